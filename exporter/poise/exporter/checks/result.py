@@ -1,0 +1,64 @@
+"""What a check says: status, state, evidence, cause and fix; and how results become one verdict.
+
+Status is what the evidence shows now (pass, fail, unknown). State is what a person should think of it: a configuration fault is a
+problem at once, a load verdict is watched first. This file knows no check and no page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """What the evidence shows; the values of the label `status` of `poise_check_status`."""
+
+    PASS = "pass"  # noqa: S105 - a status, no password
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class State(StrEnum):
+    """How a result or the whole node is judged, best first."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WATCH = "watch"
+    PROBLEM = "problem"
+
+
+#: Worst first, for sorting and for the verdict.
+WORST_FIRST = (State.PROBLEM, State.WATCH, State.UNKNOWN, State.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One line of the checklist for one subject (an engine, a card, or the node when both are empty).
+
+    `title` is the line itself ("Tensor-parallel size equals the cards in use"), `sentence` what holds now, with its numbers. `cause`
+    and `fix` are empty unless it fails. `evidence` are named values as text, in the order to show. `since` is Unix seconds of the
+    first result in a row with this status, set by the runner.
+    """
+
+    check: str
+    title: str
+    status: Status
+    state: State
+    sentence: str
+    engine: str = ""
+    uuid: str = ""
+    gpu: str = ""
+    cause: str = ""
+    fix: str = ""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The node in one word and at most three sentences, worst first."""
+
+    state: State
+    lines: tuple[CheckResult, ...]
+    summary: str

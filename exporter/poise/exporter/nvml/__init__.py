@@ -1,0 +1,1 @@
+"""The NVIDIA driver, read through NVML: one file per collector, one thread per card."""

@@ -1,0 +1,310 @@
+"""What one node looked like at one moment: frozen values that sources fill, and that exposition, checks and pages read.
+
+Flow: NVML sampler → `Gpu` · engine source → `ObservedEngine` · ownership.join → `Gpu` and `Engine` → `NodeSnapshot`.
+This file knows no driver, no socket and no output format. Absence is a value: what could not be read is not in `readings`, and why is
+in `absent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from poise.exporter.metrics import Metric
+
+#: Label values (in the order of `Metric.labels`, without the owner's) → value. A metric without own labels has the key ``()``.
+Readings = Mapping[Metric, Mapping[tuple[str, ...], float]]
+
+
+class Reason(StrEnum):
+    """Why a series is absent; the values of the label `reason` of `poise_gpu_unsupported_info`."""
+
+    NOT_SUPPORTED = "not_supported"
+    NO_PERMISSION = "no_permission"
+    FUNCTION_NOT_FOUND = "function_not_found"
+    GPU_LOST = "gpu_lost"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+class Role(StrEnum):
+    """What part of a request an engine serves."""
+
+    MIXED = "mixed"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNKNOWN = "unknown"
+
+
+class Use(StrEnum):
+    """Who has a card that an engine can see."""
+
+    OWN = "own"
+    OTHER = "other"
+    FREE = "free"
+
+
+def value_of(readings: Readings, metric: Metric, *labels: str) -> float | None:
+    """The value of one series, or None when it was not read."""
+    return readings.get(metric, {}).get(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStatus:
+    """How the last run of one collector went, over all cards. Durations and intervals in seconds, times in Unix seconds."""
+
+    name: str
+    interval: float
+    duration: float | None = None
+    success: bool = False
+    last_success: float | None = None
+    failures: int = 0
+    error: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------------------- cards
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What does not change while a card stays in its slot. Empty strings where the driver does not say."""
+
+    name: str = ""
+    pci_bus_id: str = ""  # sysfs form: lower case, 4-digit domain, "0000:1a:00.0"
+    architecture: str = ""  # "hopper"
+    serial: str = ""
+    vbios: str = ""
+    minor: str = ""  # N of /dev/nvidiaN
+    numa_node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process with memory on a card, as NVML lists it. `used_bytes` is None where the driver does not say (e.g. in a container)."""
+
+    pid: int
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card: identity, whether it answers, and everything read from it at `sampled_at` (Unix seconds).
+
+    A card that is not `up` keeps its identity and has no readings; `down_reason` is `gpu_lost`, `timeout` or `error`.
+    `processes` is None when the driver did not give the list: unknown, not empty.
+    """
+
+    index: int
+    uuid: str
+    identity: GpuIdentity = GpuIdentity()
+    up: bool = True
+    down_reason: Reason | None = None
+    sampled_at: float | None = None
+    readings: Readings = field(default_factory=dict)
+    absent: Mapping[Metric, Reason] = field(default_factory=dict)
+    processes: tuple[GpuProcess, ...] | None = None
+    simulated: bool = False
+
+    def value(self, metric: Metric, *labels: str) -> float | None:
+        """One reading, or None when it is absent."""
+        return value_of(self.readings, metric, *labels)
+
+
+# ----------------------------------------------------------------------------------------------------------------- engines
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One worker process of an engine. A rank number is None where that dimension has size 1 or the title does not tell."""
+
+    pid: int
+    title: str
+    tp_rank: int | None = None
+    pp_rank: int | None = None
+    dp_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the command line and environment of the server say (allow-listed flags and variables only); None where they do not."""
+
+    model: str | None = None  # first served name, else the model argument
+    model_path: str | None = None
+    revision: str | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    block_size: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    data_parallel_size_local: int | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    headless: bool = False
+    host: str | None = None
+    port: int | None = None
+    kv_connector: str | None = None
+    kv_role: str | None = None
+    cuda_visible_devices: str | None = None  # as set for the server; None: not set (or not readable, see environment_read)
+    cuda_device_order: str | None = None
+    environment_read: bool = False  # False: no permission or a foreign namespace, so `cuda_visible_devices` says nothing
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all nodes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """The labels of an engine, latched before first publication."""
+
+    engine: str
+    deployment: str
+    role: Role
+    role_source: str  # config, argv, router, default
+    discovered: str  # argv, config
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A histogram exactly as scraped: `buckets` are (le as written, cumulative count), the last one "+Inf"."""
+
+    buckets: tuple[tuple[str, float], ...]
+    sum: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One data-parallel rank's part of an engine's page, in the contract's words. `dp_rank` is vLLM's own label `engine`."""
+
+    model: str
+    dp_rank: str
+    readings: Readings = field(default_factory=dict)
+    histograms: Mapping[Metric, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict)
+
+    def value(self, metric: Metric, *labels: str) -> float | None:
+        """One reading, or None when the page did not have it."""
+        return value_of(self.readings, metric, *labels)
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePage:
+    """A vLLM metrics page that was fetched and understood. Times in Unix seconds, `duration` in seconds."""
+
+    scraped_at: float
+    duration: float
+    version: str  # "" when the engine does not tell
+    work: tuple[Work, ...] = ()
+    http_requests: Mapping[str, float] = field(default_factory=dict)  # "2xx" → count
+    missing: tuple[str, ...] = ()  # names of series of ours that this version should feed and does not
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedEngine:
+    """An engine as /proc, configuration and its page show it, before it is joined with the cards.
+
+    `process_up` is None for an engine known by URL only. `ranks` are the worker processes that may own cards: the workers, or the
+    EngineCore itself where vLLM starts no worker. `pids` are all processes of the engine, for "own" and "foreign". `page` is None
+    while the page does not answer, and `page_error` then says why in words.
+    """
+
+    identity: EngineIdentity
+    config: EngineConfig
+    url: str | None = None
+    pid: int | None = None
+    process_up: bool | None = None
+    start_time: float | None = None
+    gone_since: float | None = None
+    ranks: tuple[Rank, ...] = ()
+    pids: frozenset[int] = frozenset()
+    page: EnginePage | None = None
+    page_error: str = ""
+    last_page_at: float | None = None
+    rtt: float | None = None
+    client_connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGpu:
+    """A card that an engine can see. `cuda_index` is the engine's own ordinal; None where the order is unknown."""
+
+    index: int
+    uuid: str
+    cuda_index: int | None
+    use: Use
+    rank: Rank | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine joined with the cards of this node.
+
+    `visible` is None when it is unknown which cards the engine can see; `used` (UUIDs of cards that hold one of its processes) is None
+    when the driver's process lists are unknown. `source` tells how: ``processes`` (NVML) or ``environment`` (CUDA_VISIBLE_DEVICES).
+    """
+
+    observed: ObservedEngine
+    visible: tuple[EngineGpu, ...] | None = None
+    used: frozenset[str] | None = None
+    local_world_size: int | None = None
+    source: str = ""
+    readings: Readings = field(default_factory=dict)  # all server-level series, infos included
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """The labels of the engine."""
+        return self.observed.identity
+
+    @property
+    def config(self) -> EngineConfig:
+        """What its command line and environment say."""
+        return self.observed.config
+
+    @property
+    def up(self) -> bool:
+        """Whether its page answered and was understood."""
+        return self.observed.page is not None
+
+    @property
+    def own(self) -> tuple[EngineGpu, ...]:
+        """The cards that hold its ranks, in rank order."""
+        return tuple(card for card in self.visible or () if card.use is Use.OWN)
+
+
+# -------------------------------------------------------------------------------------------------------------------- node
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """Versions as the driver tells them; `error` says in words why there is no driver, and is empty when there is one."""
+
+    driver: str = ""
+    nvml: str = ""
+    cuda: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """Everything known about this node at `taken_at` (Unix seconds). `gpus` are in index order, `engines` in order of their names."""
+
+    node: str
+    taken_at: float
+    driver: DriverInfo = DriverInfo()
+    gpus: tuple[Gpu, ...] = ()
+    gpus_expected: int | None = None
+    engines: tuple[Engine, ...] = ()
+    collectors: tuple[CollectorStatus, ...] = ()
+    kernel: str = ""
+    gpu_process_readings: Mapping[str, Readings] = field(default_factory=dict)  # uuid → process and foreign memory, from the join
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any card is a simulated one."""
+        return any(gpu.simulated for gpu in self.gpus)
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """The card with this UUID, or None."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
