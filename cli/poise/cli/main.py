@@ -1,0 +1,93 @@
+"""The `poise` command: finds the subcommand, imports its component only then, and turns what goes wrong into one line.
+
+Knows the names of the components and nothing of what they do. A component offers `add_arguments(parser)` and `run(arguments) -> int`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+#: Exit codes: 0 done, 1 a check or action failed, 2 the request could not be carried out (shell convention for usage errors).
+COULD_NOT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A subcommand: the module that carries it out, one line of help, and the extra that it needs besides the exporter's."""
+
+    module: str
+    help: str
+    extra: str = ""
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "up": Subcommand("poise.dashboard.command", "watch this machine: node exporter and web page on 127.0.0.1:9748", "dashboard"),
+    "exporter": Subcommand("poise.exporter.command", "the node exporter alone: Prometheus metrics on :9747"),
+    "doctor": Subcommand("poise.exporter.doctor", "run the checklist on this machine and say what is wrong and how to mend it"),
+    "alerts": Subcommand("poise.alerts.command", "the alert rules: list, check, write out for a Prometheus", "dashboard"),
+    "testbed": Subcommand("poise.testbed.command", "start a real vLLM deployment, load it, break it, watch it"),
+}
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser with all subcommands listed and the arguments of `chosen` alone filled in.
+
+    Raises ModuleNotFoundError when the chosen component's dependencies are not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="poise",
+        description="Shows whether all the GPUs that a vLLM deployment pays for do their share, and if not, why.",
+        epilog="`poise COMMAND --help` tells more of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"poise {installed_version()}")
+    subparsers = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+    for name, subcommand in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=subcommand.help, description=_sentence(subcommand.help))
+        if name == chosen:
+            importlib.import_module(subcommand.module).add_arguments(subparser)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def installed_version() -> str:
+    """The version of the installed distribution, or "unknown" in a bare source tree."""
+    try:
+        return version("poise")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; a missing extra or an error that a person can mend is one line on stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    try:
+        parser = build_parser(chosen if chosen in SUBCOMMANDS else None)
+    except ModuleNotFoundError as error:
+        needed = SUBCOMMANDS[chosen].extra if chosen else ""
+        if not needed:
+            raise
+        print(f"poise: `poise {chosen}` needs {error.name}, which is not installed: pip install 'poise[{needed}]'", file=sys.stderr)
+        return COULD_NOT
+    arguments = parser.parse_args(words)
+    try:
+        return int(importlib.import_module(SUBCOMMANDS[arguments.subcommand].module).run(arguments))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`poise … | head`); Python would print a traceback when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
