@@ -1,0 +1,411 @@
+"""Settings of the exporter: defaults, then `poise.toml`, then the environment, then flags; each layer replaces what the one before said.
+
+This file owns the names, the units and the errors of settings. It opens no socket and starts nothing; the collectors' names are passed in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from poise.exporter.snapshot import Role
+
+DEFAULT_LISTEN = "0.0.0.0:9747"  # noqa: S104 - an exporter is scraped from other machines, like every exporter
+DEFAULT_INTERVAL = 1.0
+#: vLLM renders its page in the API server, so it is asked rarely (shared contract: every 5 s).
+DEFAULT_ENGINE_INTERVAL = 5.0
+#: Below this a tick's own cost would show in what it measures; NVML's own sample period is 1/6 s at best (nvml.h, nvmlUtilization_t).
+SHORTEST_INTERVAL = 0.1
+LONGEST_INTERVAL = 3600.0
+ENVIRONMENT_PREFIX = "POISE_EXPORTER_"
+#: What Kubernetes sets for a service called "poise-exporter"; not ours, so no typing error of the user's.
+_KUBERNETES_SERVICE = re.compile(r"^POISE_EXPORTER_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$")
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+class SettingsError(Exception):
+    """A setting that a person got wrong; the message names it, its value and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine that the user named: `url` is its base URL without path or query; deployment and role are empty when not given."""
+
+    name: str
+    url: str
+    deployment: str = ""
+    role: Role | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterSettings:
+    """Everything that can be set, with its defaults. Intervals in seconds. `collectors` holds only what was switched by the user."""
+
+    listen: str = DEFAULT_LISTEN
+    interval: float = DEFAULT_INTERVAL
+    engine_interval: float = DEFAULT_ENGINE_INTERVAL
+    engines: tuple[EngineSpec, ...] = ()
+    discover: bool = True
+    expected_gpus: int | None = None
+    collectors: Mapping[str, bool] = field(default_factory=dict)
+    log_level: str = "info"
+    log_format: str = "text"
+
+
+# ------------------------------------------------------------------------------------------------------------ single values
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "1s", "500ms", "1m30s"; a plain number is seconds.
+
+    Raises:
+        ValueError: not a duration.
+    """
+    stripped = text.strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", stripped):
+        return float(stripped)
+    parts = _DURATION_PART.findall(stripped)
+    if not parts or "".join(number + unit for number, unit in parts) != stripped:
+        raise ValueError("expected a duration such as 1s, 500ms or 1m30s")
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+def parse_engine(text: str) -> EngineSpec:
+    """An engine from ``NAME=URL[,deployment=…][,role=mixed|prefill|decode]``.
+
+    Raises:
+        ValueError: what is wrong with it, in words.
+    """
+    head, *options = text.split(",")
+    name, equals, url = head.partition("=")
+    if not equals:
+        raise ValueError("expected NAME=URL, for example qwen=http://10.0.0.5:8000")
+    values = {"name": name.strip(), "url": url.strip()}
+    for option in options:
+        key, equals, value = option.partition("=")
+        key = key.strip()
+        if not equals or key not in ("deployment", "role"):
+            raise ValueError(f"unknown option {key!r}; known are deployment= and role=")
+        values[key] = value.strip()
+    return _engine(values)
+
+
+def _engine(values: Mapping[str, Any]) -> EngineSpec:
+    """An engine from a table; raises ValueError naming the key."""
+    unknown = set(values) - {"name", "url", "deployment", "role"}
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}; known are name, url, deployment, role")
+    for key, value in values.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{key} must be text, not {value!r}")
+    name = values.get("name", "")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", name):
+        raise ValueError(f"name {name!r} must be letters, digits and . _ : / - (at most 128), and start with a letter or digit")
+    role = values.get("role", "")
+    if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
+        raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
+    return EngineSpec(name, _base_url(values.get("url", "")), values.get("deployment", ""), Role(role) if role else None)
+
+
+def _base_url(text: str) -> str:
+    """The URL without a trailing slash or `/metrics`; raises ValueError when it is not one that can be asked."""
+    try:
+        parts = urlsplit(text)
+        port_valid = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise ValueError(f"url is not valid: {error}") from None
+    # The URL itself stays out of the messages once it may hold a password.
+    if parts.username or parts.password:
+        raise ValueError("url holds a user or password, which would show in logs; leave it out")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_valid or re.search(r"\s", text):
+        raise ValueError(f"url {text!r} is not of the form http://HOST:PORT")
+    if parts.query or parts.fragment:
+        raise ValueError("url must have no query or fragment")
+    path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port from ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``; the host is empty for all addresses of both families.
+
+    Raises:
+        ValueError: not an address.
+    """
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]\s/]*)):(\d{1,5})", text.strip())
+    if match is None or int(match[3]) > 65535:
+        raise ValueError("expected HOST:PORT, [IPV6]:PORT or :PORT with a port up to 65535")
+    return match[1] or match[2] or "", int(match[3])
+
+
+def _listen(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected text such as 0.0.0.0:9747")
+    parse_listen(value)
+    return value.strip()
+
+
+def _interval(value: object) -> float:
+    seconds = parse_duration(value) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise ValueError("expected a duration such as 1s or 500ms")
+    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+        raise ValueError(f"must lie between {SHORTEST_INTERVAL:g} s and {LONGEST_INTERVAL:g} s")
+    return float(seconds)
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in ("true", "yes", "on", "1"):
+        return True
+    if word in ("false", "no", "off", "0"):
+        return False
+    raise ValueError("expected true or false")
+
+
+def _expected_gpus(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,4}", value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1024:
+        raise ValueError("expected a number of cards from 0 to 1024")
+    return value
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def _engines(value: object) -> tuple[EngineSpec, ...]:
+    """From a TOML list of tables, or from text with engines separated by blanks or semicolons."""
+    if isinstance(value, str):
+        return tuple(parse_engine(item) for item in re.split(r"[;\s]+", value) if item)
+    if not isinstance(value, list):
+        raise ValueError("expected a list of tables with name and url")
+    engines = []
+    for item in value:
+        if isinstance(item, str):
+            engines.append(parse_engine(item))
+        elif isinstance(item, dict):
+            engines.append(_engine(item))
+        else:
+            raise ValueError(f"expected a table with name and url, not {item!r}")
+    return tuple(engines)
+
+
+def _collectors(value: object) -> dict[str, bool]:
+    """From a TOML table of booleans, or from text such as ``nvlink=off,bar1=on``."""
+    if isinstance(value, str):
+        pairs = [item.partition("=") for item in re.split(r"[,;\s]+", value) if item]
+        value = {name: switch for name, _, switch in pairs}
+    if not isinstance(value, dict):
+        raise ValueError("expected a table of collector names and true or false")
+    switches = {}
+    for name, switch in value.items():
+        try:
+            switches[str(name)] = _boolean(switch)
+        except ValueError as error:
+            raise ValueError(f"collector {name!r}: {error}") from None
+    return switches
+
+
+#: Setting → parser from a TOML value or from the text of an environment variable.
+_PARSERS: dict[str, Callable[[object], object]] = {
+    "listen": _listen,
+    "interval": _interval,
+    "engine_interval": _interval,
+    "engines": _engines,
+    "discover": _boolean,
+    "expected_gpus": _expected_gpus,
+    "collectors": _collectors,
+    "log_level": _one_of(LOG_LEVELS),
+    "log_format": _one_of(LOG_FORMATS),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------------- layers
+def _fail(place: str, value: object, problem: object) -> NoReturn:
+    raise SettingsError(f"{place}={_shown(value)}: {problem}")
+
+
+def _shown(value: object) -> str:
+    """A value as an error shows it: short, and without what stands between // and @ of a URL, which may be a password."""
+    text = re.sub(r"//[^/\s@]*@", "//…@", str(value) if isinstance(value, str | int | float) else repr(value))
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+
+
+def from_table(base: ExporterSettings, table: Mapping[str, object], source: str) -> ExporterSettings:
+    """`base` with the values of the table ``[exporter]``.
+
+    Raises:
+        SettingsError: an unknown key or a value that cannot be.
+    """
+    changes: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _PARSERS:
+            raise SettingsError(f"{source}: unknown key {key!r} in [exporter]; {_nearest(key, _PARSERS)}")
+        try:
+            changes[key] = _PARSERS[key](value)
+        except ValueError as error:
+            _fail(f"{source}: {key}", value, error)
+    return _merged(base, changes)
+
+
+def from_environment(base: ExporterSettings, environment: Mapping[str, str]) -> ExporterSettings:
+    """`base` with the values of ``POISE_EXPORTER_…`` (and ``POISE_LOG_LEVEL``, ``POISE_LOG_FORMAT``, which all commands share).
+
+    Raises:
+        SettingsError: an unknown variable or a value that cannot be.
+    """
+    changes: dict[str, Any] = {}
+    for name in sorted(environment):
+        if name in ("POISE_LOG_LEVEL", "POISE_LOG_FORMAT"):
+            key = name.removeprefix("POISE_").lower()
+        elif name.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_SERVICE.match(name):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        else:
+            continue
+        if key not in _PARSERS:
+            raise SettingsError(
+                f"unknown environment variable {name}; {_nearest(name, (ENVIRONMENT_PREFIX + known.upper() for known in _PARSERS))}"
+            )
+        try:
+            changes[key] = _PARSERS[key](environment[name])
+        except ValueError as error:
+            _fail(name, environment[name], error)
+    return _merged(base, changes)
+
+
+def from_flags(base: ExporterSettings, arguments: argparse.Namespace) -> ExporterSettings:
+    """`base` with what stood on the command line; flags that were not given are None in `arguments`.
+
+    Raises:
+        SettingsError: a value that cannot be.
+    """
+    changes: dict[str, Any] = {}
+    for key, parser in _PARSERS.items():
+        value = getattr(arguments, key, None)
+        if value is None:
+            continue
+        flag = "--engine" if key == "engines" else "--" + key.replace("_", "-")
+        try:
+            changes[key] = parser(value)
+        except ValueError as error:
+            _fail(flag, value[-1] if isinstance(value, list) and len(value) == 1 else value, error)
+    return _merged(base, changes)
+
+
+def _merged(base: ExporterSettings, changes: dict[str, Any]) -> ExporterSettings:
+    if "collectors" in changes:
+        changes["collectors"] = {**base.collectors, **changes["collectors"]}
+    return replace(base, **changes)
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """The table ``[exporter]`` of a configuration file; empty when it has none. Other tables belong to other components.
+
+    Raises:
+        SettingsError: the file cannot be read or is no TOML.
+    """
+    try:
+        document = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise SettingsError(f"--config={path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from None
+    for name in document:
+        if name != "exporter" and difflib.SequenceMatcher(None, name, "exporter").ratio() > 0.8:
+            raise SettingsError(f"{path}: unknown table [{name}]; did you mean [exporter]?")
+    table = document.get("exporter", {})
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: exporter must be a table, [exporter]")
+    return table
+
+
+def load(arguments: argparse.Namespace, environment: Mapping[str, str], collectors: Iterable[str]) -> ExporterSettings:
+    """The settings in force. The file is `--config`, else ``POISE_CONFIG``, else ``poise.toml`` here if there is one.
+
+    Raises:
+        SettingsError: anything wrong in file, environment or flags.
+    """
+    settings = ExporterSettings()
+    named = getattr(arguments, "config", None) or environment.get("POISE_CONFIG")
+    path = Path(named or "poise.toml")
+    if named or path.is_file():
+        settings = from_table(settings, read_file(path), str(path))
+    settings = from_flags(from_environment(settings, environment), arguments)
+    known = tuple(collectors)
+    for name in settings.collectors:
+        if name not in known:
+            raise SettingsError(f"unknown collector {name!r}; {_nearest(name, known)}")
+    names = [engine.name for engine in settings.engines]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"--engine={name}: two engines have this name; give each its own")
+    return settings
+
+
+# -------------------------------------------------------------------------------------------------------------------- flags
+class _SwitchCollector(argparse.Action):
+    """Stores ``--collector.NAME`` and ``--no-collector.NAME`` in one dictionary."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option_string: str | None = None
+    ) -> None:
+        switches = dict(getattr(namespace, "collectors", None) or {})
+        option = option_string or ""
+        switches[option.rpartition("collector.")[2]] = not option.startswith("--no-")
+        namespace.collectors = switches
+
+
+def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]) -> None:
+    """Adds every flag of the exporter. `collectors`: name → help of each collector that can be switched."""
+    parser.add_argument("--config", metavar="FILE", help="configuration file (default: poise.toml here, if there is one)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve; :PORT for IPv4 and IPv6 (default: {DEFAULT_LISTEN})")
+    parser.add_argument("--interval", metavar="DURATION", help=f"how often each card is read (default: {DEFAULT_INTERVAL:g}s)")
+    parser.add_argument(
+        "--engine-interval", metavar="DURATION", help=f"how often each engine is asked (default: {DEFAULT_ENGINE_INTERVAL:g}s)"
+    )
+    parser.add_argument(
+        "--engine",
+        dest="engines",
+        action="append",
+        metavar="NAME=URL[,deployment=D][,role=R]",
+        help="an engine to watch besides those found on this node; role: mixed, prefill, decode; repeatable",
+    )
+    parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines in /proc")
+    parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="least level to log (default: info)")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, help="text or one JSON object per line (default: text)")
+    group = parser.add_argument_group("collectors", "all are on; switch one off with --no-collector.NAME")
+    for name, text in collectors.items():
+        group.add_argument(
+            f"--collector.{name}", f"--no-collector.{name}", dest="collectors", action=_SwitchCollector, nargs=0, default=None, help=text
+        )
+
+
+def field_names() -> tuple[str, ...]:
+    """Every key of ``[exporter]``, for the documentation and its test."""
+    return tuple(item.name for item in fields(ExporterSettings))
