@@ -1,0 +1,34 @@
+"""Every number that decides a check, with its source. "Heuristic" means that nobody has published one."""
+
+from __future__ import annotations
+
+#: Load verdicts: a mean over this long is worth watching / is a problem (seconds). Healthy tensor-parallel ranks alternate at one-second
+#: sampling, so nothing shorter is judged.
+WATCH_WINDOW = 10.0
+PROBLEM_WINDOW = 60.0
+
+#: A window counts as covered when its oldest moment is at least this share of it away: one late tick must not blind a verdict.
+WINDOW_COVERAGE = 0.85
+
+#: A card below this share of busy time is idle, above that one saturated: the 90/10 of the report that Poise was made for. Small gaps are
+#: not judged: 20 samples at 15 s carry a standard error of up to 11 points.
+IDLE_RATIO = 0.10
+SATURATED_RATIO = 0.90
+
+#: From here on a card carries load, and an idle neighbour is worth naming even when this one is not saturated (heuristic).
+LOADED_RATIO = 0.50
+
+#: Below this many tokens per second an engine is not under load (heuristic; health checks and probes stay below).
+TOKENS_FLOOR = 10.0
+
+#: Power as second witness: an idle card draws at most this share of what the busy one draws (heuristic; idle H100 70–120 W of 700 W).
+IDLE_POWER_SHARE = 0.60
+
+#: Used device memory may differ by this share of the card between ranks: context and CUDA graphs of rank 0 need about 1 GB (heuristic).
+MEMORY_GAP = 0.10
+
+#: A rank whose SM clock is below this share of its group's fastest, while all are busy, holds the others up (heuristic).
+CLOCK_SHARE = 0.85
+
+#: An engine process that is younger than this and whose page does not answer is loading (large models from slow disks; seconds).
+LOADING_GRACE = 1200.0

@@ -1,0 +1,81 @@
+"""Check `visible_devices`: CUDA_VISIBLE_DEVICES does not hide a card that nobody else has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from poise.exporter.checks import words
+from poise.exporter.checks.result import CheckResult, State, Status
+from poise.exporter.checks.window import Window
+from poise.exporter.snapshot import Engine, NodeSnapshot, Use
+
+NAME = "visible_devices"
+TITLE = "CUDA_VISIBLE_DEVICES names all intended cards"
+
+
+def claimed_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
+    """UUIDs of cards that another engine holds, or was told to use (it may still be loading)."""
+    claimed: set[str] = set()
+    for other in snapshot.engines:
+        if other.identity.engine == engine.identity.engine or other.observed.process_up is False:
+            continue
+        claimed.update(other.used or ())
+        if other.config.cuda_visible_devices is not None:
+            claimed.update(card.uuid for card in other.visible or ())
+    return frozenset(claimed)
+
+
+def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
+    """One result per living engine on a node with cards."""
+    del window
+    up = [gpu for gpu in snapshot.gpus if gpu.up]
+    if not up:
+        return
+    for engine in snapshot.engines:
+        if engine.observed.process_up is not False:
+            yield _check(snapshot, engine)
+
+
+def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
+    name = engine.identity.engine
+    told = words.visible_devices(engine)
+    if engine.visible is None:
+        return CheckResult(
+            NAME,
+            TITLE,
+            Status.UNKNOWN,
+            State.OK,
+            "it is not known which cards the engine can see",
+            engine=name,
+            cause="its environment cannot be read",
+            fix="run the exporter as root, or with CAP_SYS_PTRACE and the host's PID namespace",
+            evidence={"environment": told},
+        )
+    visible = {card.uuid for card in engine.visible}
+    others = claimed_by_others(snapshot, engine)
+    hidden = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in visible and gpu.uuid not in others]
+    evidence = {"environment": told, "visible": words.cards(card.index for card in engine.visible) if visible else "none"}
+    if not hidden or engine.config.cuda_visible_devices is None:
+        return CheckResult(
+            NAME, TITLE, Status.PASS, State.OK, f"{told}: no card is hidden that others leave free", engine=name, evidence=evidence
+        )
+    names = words.cards(gpu.index for gpu in hidden)
+    used = sum(card.use is Use.OWN for card in engine.visible)
+    return CheckResult(
+        NAME,
+        TITLE,
+        Status.FAIL,
+        State.WATCH,
+        f"{told} hides {names}, which no engine owns",
+        engine=name,
+        uuid=hidden[0].uuid if len(hidden) == 1 else "",
+        gpu=str(hidden[0].index) if len(hidden) == 1 else "",
+        cause=f"the engine was started with {told}, so it can use {len(visible)} of {words.count(len(visible) + len(hidden), 'card')}",
+        fix=f"start it with CUDA_VISIBLE_DEVICES={_suggestion(engine, [gpu.index for gpu in hidden])} "
+        f"--tensor-parallel-size {max(used, len(visible)) + len(hidden)}, or start a second engine on {names}",
+        evidence={**evidence, "hidden": names},
+    )
+
+
+def _suggestion(engine: Engine, hidden: list[int]) -> str:
+    return ",".join(str(index) for index in sorted({card.index for card in engine.visible or ()} | set(hidden)))
