@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
@@ -93,7 +94,7 @@ class Window:
         known = [(moment.at, moment.tokens[engine]) for moment in self.moments if engine in moment.tokens]
         if len(known) < 2 or known[-1][0] <= known[0][0]:
             return None
-        gained = sum(max(0.0, later - earlier) for (_, earlier), (_, later) in zip(known, known[1:], strict=False))
+        gained = sum(max(0.0, later - earlier) for (_, earlier), (_, later) in pairwise(known))
         return gained / (known[-1][0] - known[0][0])
 
     def most_requests(self, engine: str) -> float:
