@@ -17,11 +17,6 @@ if [ "$purpose" = test ]; then
     need amtool prometheus-alertmanager
     need chromium chromium fonts-dejavu-core
 fi
-missing=$(echo "$missing" | sed 's/ prometheus-alertmanager//')
-    need amtool prometheus-alertmanager
-    need chromium chromium fonts-dejavu-core
-    need ip iproute2
-fi
 missing=$(echo "$missing" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')
 [ -n "$missing" ] || exit 0
 

@@ -112,7 +112,8 @@ def verdict_of(snapshot: NodeSnapshot, window: Window, results: Iterable[CheckRe
     # Evidence of load comes before mere configuration, so that the first sentence is the one that costs money now.
     order = {name: position for position, name in enumerate(("cards", "engine_answers", "rank_load", "idle_unowned_card"))}
     bad = [result for result in results if result.state is not State.OK]
-    bad.sort(key=lambda result: (rank[result.state], order.get(result.check, len(order)), result.engine, result.gpu))
+    # A card that is named comes before the number of cards that it explains.
+    bad.sort(key=lambda r: (rank[r.state], order.get(r.check, len(order)), r.engine, not r.gpu, int(r.gpu or 0)))
     if not bad:
         return Verdict(State.OK, (), _calm(snapshot, window))
     lines = tuple(_without_echoes(bad)[:VERDICT_LINES])

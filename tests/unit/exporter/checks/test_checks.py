@@ -1,0 +1,254 @@
+"""The checklist on scenes: what must be named, in which words, after how long, and what must stay quiet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from poise.exporter import metrics as m
+from poise.exporter.checks.document import document
+from poise.exporter.checks.result import State, Status
+from poise.exporter.checks.runner import CHECKS, CheckOutcome, Runner
+from poise.exporter.snapshot import NodeSnapshot, Reason
+
+from tests.scenes import GIB, START, card, engine, failing, node, play
+
+
+def healthy(second: float) -> NodeSnapshot:
+    gpus = [card(0, busy=0.97 * second, power=480), card(1, busy=0.95 * second, power=470)]
+    return node(gpus, [engine(environment="0,1", tokens=900 * second)], expected=2)
+
+
+def one_visible(second: float) -> NodeSnapshot:
+    """The article: CUDA_VISIBLE_DEVICES=0, tensor parallel size 1, two cards in the node."""
+    gpus = [card(0, busy=0.97 * second, power=480), card(1, busy=0.0, power=90)]
+    return node(gpus, [engine(cards=[0], environment="0", tokens=500 * second)], expected=2)
+
+
+def one_card(second: float) -> NodeSnapshot:
+    """Both cards visible, tensor parallel size 1."""
+    gpus = [card(0, busy=0.97 * second, power=480), card(1, busy=0.02 * second, power=90)]
+    return node(gpus, [engine(cards=[0], visible=[0, 1], environment="0,1", tokens=500 * second)], expected=2)
+
+
+def test_healthy_pair_under_load_passes_every_check() -> None:
+    outcome = play(healthy, 70)
+    assert {result.status for result in outcome.results} == {Status.PASS}
+    assert outcome.verdict.state is State.OK
+    assert outcome.verdict.summary == "2 cards, 1 engine; every card that an engine owns does its share"
+
+
+def test_hidden_card_is_named_at_once_and_its_idleness_is_watched_after_ten_seconds_and_a_problem_after_sixty() -> None:
+    runner = Runner()
+    at_once = play(one_visible, 0, runner)
+    assert at_once.verdict.state is State.WATCH
+    hidden = failing(at_once)["visible_devices"]
+    assert hidden.sentence == "CUDA_VISIBLE_DEVICES=0 hides GPU 1, which no engine owns"
+    assert hidden.gpu == "1"
+    assert "CUDA_VISIBLE_DEVICES=0,1 --tensor-parallel-size 2" in hidden.fix
+
+    watched = failing(play(one_visible, 12, Runner()))["idle_unowned_card"]
+    assert watched.state is State.WATCH
+    assert watched.sentence == "GPU 1 is idle (0 %) while GPU 0 is saturated (97 %), mean of 10 s"
+    assert watched.cause == "no engine owns GPU 1: CUDA_VISIBLE_DEVICES=0 hides it"
+    assert watched.engine == "n1:8000"
+
+    problem = play(one_visible, 61, Runner())
+    assert problem.verdict.state is State.PROBLEM
+    assert problem.verdict.summary == (
+        "qwen-32b on n1:8000 TP=1 · GPU 1 is idle (0 %) while GPU 0 is saturated (97 %), mean of 60 s · "
+        "no engine owns GPU 1: CUDA_VISIBLE_DEVICES=0 hides it"
+    )
+    assert len(problem.verdict.lines) == 1, "the hidden card is said once"
+
+
+def test_unused_visible_card_is_a_problem_at_once_and_its_skew_joins_under_load() -> None:
+    at_once = play(one_card, 0)
+    assert at_once.verdict.state is State.PROBLEM
+    assert failing(at_once)["parallel_size"].sentence == "the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused"
+    later = play(one_card, 61)
+    skew = failing(later)["rank_load"]
+    assert skew.sentence == "GPU 1 is idle (2 %) while GPU 0 is saturated (97 %), mean of 60 s"
+    assert skew.cause == "the engine has processes on 1 of its 2 visible GPUs: tensor_parallel_size=1, CUDA_VISIBLE_DEVICES=0,1"
+    assert later.verdict.lines[0].check == "rank_load"
+    assert "idle_unowned_card" not in failing(later), "one card, one sentence"
+
+
+def test_unused_card_of_an_engine_that_was_not_told_is_only_watched() -> None:
+    scene = node([card(0, busy=0), card(1, busy=0)], [engine(cards=[0], visible=[0, 1], environment=None)])
+    assert failing(play(lambda _: scene, 0))["parallel_size"].state is State.WATCH
+
+
+@pytest.mark.parametrize("seconds", [0, 12, 70])
+def test_two_engines_of_one_card_each_with_unequal_load_are_quiet(seconds: int) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        gpus = [card(0, busy=0.99 * second, power=480), card(1, busy=0.01 * second, power=90)]
+        engines = [
+            engine("n1:8000", cards=[0], environment="0", tokens=500 * second),
+            engine("n1:8001", cards=[1], environment="1", tokens=0),
+        ]
+        return node(gpus, engines, expected=2)
+
+    outcome = play(scene, seconds)
+    assert failing(outcome) == {}
+    assert outcome.verdict.state is State.OK
+
+
+@pytest.mark.parametrize("seconds", [0, 12, 70])
+def test_two_engines_that_both_see_both_cards_are_quiet(seconds: int) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        gpus = [card(0, busy=0.99 * second), card(1, busy=0.01 * second)]
+        engines = [
+            engine("n1:8000", cards=[0], visible=[0, 1], others=[1], tokens=500 * second),
+            engine("n1:8001", cards=[1], visible=[0, 1], others=[0]),
+        ]
+        return node(gpus, engines, expected=2)
+
+    assert failing(play(scene, seconds)) == {}
+
+
+def test_second_engine_that_still_loads_keeps_its_card() -> None:
+    loading = engine("n1:8001", cards=[], visible=[1], environment="1", tensor=1, used=[], page=False, start=START - 30)
+    scene = node([card(0, busy=0), card(1, busy=0)], [engine("n1:8000", cards=[0], environment="0"), loading])
+    outcome = play(lambda _: scene, 0)
+    assert failing(outcome) == {}
+    assert outcome.verdict.summary == "2 cards, 2 engines; n1:8001 loading"
+
+
+def test_idle_node_is_idle_and_not_imbalanced() -> None:
+    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [engine(tokens=5000)], expected=2), 70)
+    assert failing(outcome) == {}
+    assert outcome.verdict.summary == "2 cards, 1 engine; idle"
+
+
+def test_loading_engine_is_neither_down_nor_missing_ranks() -> None:
+    loading = engine(used=[0], page=False, start=START - 40)
+    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [loading], expected=2), 70)
+    assert failing(outcome) == {}
+    assert outcome.verdict.state is State.OK
+
+
+def test_engine_that_loads_for_longer_than_twenty_minutes_is_a_problem() -> None:
+    stuck = engine(used=[0], page=False, start=START - 1300)
+    assert failing(play(lambda _: node([card(0)], [stuck]), 0))["engine_answers"].state is State.PROBLEM
+
+
+def test_gone_process_is_a_problem_and_the_rest_is_not_judged() -> None:
+    gone = engine(process_up=False, page=False, used=[])
+    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [gone], expected=2), 0)
+    assert set(failing(outcome)) == {"engine_answers"}
+    assert outcome.verdict.summary.startswith("qwen-32b on n1:8000 TP=2 · the engine's process is gone")
+
+
+def test_page_that_stops_answering_is_watched_and_then_a_problem() -> None:
+    silent = engine(page=False, last_page_at=START)
+    scene = node([card(0, busy=0), card(1, busy=0)], [silent])
+    assert failing(play(lambda _: scene, 5))["engine_answers"].state is State.WATCH
+    assert failing(play(lambda _: scene, 61))["engine_answers"].state is State.PROBLEM
+
+
+def test_rank_that_left_its_card_is_a_problem_at_once() -> None:
+    scene = node([card(0, busy=0), card(1, busy=0)], [engine(used=[0], environment="0,1")], expected=2)
+    missing = failing(play(lambda _: scene, 0))["parallel_size"]
+    assert missing.sentence == "the engine has processes on 1 of the 2 cards that its ranks need"
+
+
+def test_slow_clock_under_load_is_watched_then_a_problem_and_names_the_reason() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        slow = card(1, busy=0.97 * second, clock=900, power=300)
+        slow = dataclasses.replace(slow, readings={**slow.readings, m.GPU_CLOCKS_EVENT: {("hw_thermal_slowdown",): 1.0}})
+        return node([card(0, busy=0.97 * second, power=480), slow], [engine(tokens=500 * second)], expected=2)
+
+    assert failing(play(scene, 12))["rank_clock"].state is State.WATCH
+    straggler = failing(play(scene, 61))["rank_clock"]
+    assert straggler.state is State.PROBLEM
+    assert straggler.sentence == "GPU 1 runs at 900 MHz while its group reaches 1980 MHz, mean of 60 s"
+    assert straggler.cause == "the driver names hw_thermal_slowdown"
+
+
+def test_slow_clock_of_an_idle_card_is_quiet() -> None:
+    scene = node([card(0, busy=0, clock=210), card(1, busy=0, clock=1980)], [engine(tokens=5)])
+    assert failing(play(lambda _: scene, 70)) == {}
+
+
+def test_link_down_is_a_problem_where_tensor_parallel_needs_it_and_watched_elsewhere() -> None:
+    links = {0: True, 1: False, 2: True}
+    scene = node([card(0, busy=0, links={0: True}), card(1, busy=0, links=links)], [engine()], expected=2)
+    down = failing(play(lambda _: scene, 0))["nvlink_links"]
+    assert (down.state, down.sentence) == (State.PROBLEM, "link 1 of GPU 1 is down (2 of 3 up)")
+    alone = play(lambda _: node([card(1, links=links)], [], expected=1), 0)
+    assert failing(alone)["nvlink_links"].state is State.WATCH
+
+
+def test_card_whose_links_are_all_inactive_has_no_bridge_and_is_quiet() -> None:
+    assert failing(play(lambda _: node([card(0, links={0: False, 1: False})], expected=1), 0)) == {}
+
+
+@pytest.mark.parametrize(("reason", "word"), [(Reason.GPU_LOST, "fallen off the bus"), (Reason.TIMEOUT, "does not come back")])
+def test_lost_or_hanging_card_is_named_with_its_reason_and_said_once(reason: Reason, word: str) -> None:
+    scene = node([card(0, busy=0), card(1, up=False, reason=reason)], [engine()], expected=2)
+    outcome = play(lambda _: scene, 0)
+    lines = [line for line in outcome.verdict.lines if line.check == "cards"]
+    assert len(lines) == 1
+    assert lines[0].sentence == "GPU 1 does not answer"
+    assert word in lines[0].cause
+
+
+def test_fewer_cards_than_expected_is_a_problem() -> None:
+    outcome = play(lambda _: node([card(0, busy=0)], expected=2), 0)
+    assert failing(outcome)["cards"].sentence == "1 of 2 expected cards answer"
+
+
+def test_no_driver_is_unknown_on_a_machine_without_cards_and_a_problem_on_one_with() -> None:
+    assert play(lambda _: node([], expected=0, driver=""), 0).verdict.state is State.UNKNOWN
+    assert play(lambda _: node([], expected=2, driver=""), 0).verdict.state is State.PROBLEM
+
+
+def test_memory_gap_between_ranks_is_watched_but_pipeline_stages_may_differ() -> None:
+    gpus = [card(0, busy=0, used=80 * GIB), card(1, busy=0, used=60 * GIB)]
+    gap = failing(play(lambda _: node(gpus, [engine()]), 0))["memory_balance"]
+    assert gap.sentence == "GPU 0 holds 21 points more of its memory than GPU 1"
+    assert failing(play(lambda _: node(gpus, [engine(stages=True)]), 0)) == {}
+
+
+def test_idle_rank_with_the_power_of_a_busy_one_stays_watched() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        gpus = [card(0, busy=0.97 * second, power=400), card(1, busy=0.0, power=390)]
+        return node(gpus, [engine(tokens=500 * second)])
+
+    assert failing(play(scene, 70))["rank_load"].state is State.WATCH
+
+
+def test_clock_set_back_forgets_the_window_instead_of_judging_on_it() -> None:
+    runner = Runner()
+    play(one_visible, 61, runner)
+    back = runner.observe(dataclasses.replace(one_visible(0), taken_at=START - 500))
+    assert "idle_unowned_card" not in failing(back)
+
+
+def test_since_is_the_first_moment_of_the_status() -> None:
+    runner = Runner()
+    play(healthy, 5, runner)
+    first = runner.observe(dataclasses.replace(node([card(0, busy=0)], expected=2), taken_at=START + 6))
+    second = runner.observe(dataclasses.replace(node([card(0, busy=0)], expected=2), taken_at=START + 9))
+    assert failing(first)["cards"].since == failing(second)["cards"].since == START + 6
+
+
+def test_broken_check_reports_itself_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(snapshot: object, window: object) -> list[object]:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("poise.exporter.checks.runner.CHECKS", (("broken", "Broken", broken), *CHECKS))
+    outcome = play(healthy, 2)
+    assert [result.sentence for result in outcome.results if result.check == "broken"] == ["the check itself failed: boom"]
+    assert len([result for result in outcome.results if result.status is Status.PASS]) >= 6
+    assert caplog.text.count("check broken broke") == 1
+
+
+def test_document_carries_every_result_with_its_subject_and_is_plain_json() -> None:
+    scene = dataclasses.replace(one_card(61), taken_at=START)
+    outcome: CheckOutcome = Runner().observe(scene)
+    page = document(scene, outcome)
+    assert page["verdict"]["state"] == "problem"
+    assert page["verdict"]["lines"][0]["subject"] == "qwen-32b on n1:8000 TP=1"
+    assert len(page["checks"]) == len(outcome.results)
