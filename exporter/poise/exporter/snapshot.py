@@ -140,6 +140,7 @@ class EngineConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_size_local: int | None = None
+    distributed_executor_backend: str | None = None
     nnodes: int = 1
     node_rank: int = 0
     headless: bool = False
@@ -201,6 +202,7 @@ class EnginePage:
     work: tuple[Work, ...] = ()
     http_requests: Mapping[str, float] = field(default_factory=dict)  # "2xx" → count
     missing: tuple[str, ...] = ()  # names of series of ours that this version should feed and does not
+    cache_config: Mapping[str, str] = field(default_factory=dict)  # allow-listed labels of vLLM's cache_config_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class ObservedEngine:
 
     `process_up` is None for an engine known by URL only. `ranks` are the worker processes that may own cards: the workers, or the
     EngineCore itself where vLLM starts no worker. `pids` are all processes of the engine, for "own" and "foreign". `page` is None
-    while the page does not answer, and `page_error` then says why in words.
+    while the page does not answer, and `page_error` then says why in words. `notes` say what of the engine could not be read.
     """
 
     identity: EngineIdentity
@@ -226,6 +228,7 @@ class ObservedEngine:
     last_page_at: float | None = None
     rtt: float | None = None
     client_connections: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
