@@ -1,0 +1,224 @@
+"""Reads /proc: processes, allow-listed environment, command lines, sockets. The root is passed in, so tests read trees of their own.
+
+Every read can meet a process that has just gone, or that we may not look at: such reads give None or nothing and never raise. This
+file knows no engine. Formats: proc(5), Documentation/filesystems/proc.rst. Secrets: a command line is returned once, for the caller
+to pick what it needs, and kept nowhere; an environment never leaves this file but for the names in `ENVIRONMENT`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The only variables that are ever kept. Everything else (tokens, keys, paths) is dropped as it is read.
+ENVIRONMENT = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "NVIDIA_VISIBLE_DEVICES",
+        "VLLM_PORT",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT",
+        "VLLM_PROCESS_NAME_PREFIX",
+    }
+)
+#: A command line longer than this is cut (Linux allows 2 MiB by default); flags that decide anything stand far before.
+COMMAND_LINE_LIMIT = 128 * 1024
+#: An environment longer than this is cut; execve(2) allows a quarter of the stack limit, 2 MiB by default.
+ENVIRONMENT_LIMIT = 2 * 1024 * 1024
+#: A kept value longer than this is cut: CUDA_VISIBLE_DEVICES with 64 UUIDs has 2,624 characters.
+VALUE_LIMIT = 4096
+#: /proc/net/tcp is read up to this size (150 bytes a line: 100,000 connections).
+SOCKETS_LIMIT = 16 * 1024 * 1024
+
+_TCP_ESTABLISHED = "01"  # include/net/tcp_states.h
+_TCP_LISTEN = "0A"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The first fields of /proc/PID/stat. `start_ticks` (clock ticks since boot) tells a process from a later one of the same number."""
+
+    pid: int
+    ppid: int
+    start_ticks: int
+    comm: str  # at most 15 bytes
+    zombie: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The TCP sockets of our network namespace: inode → port of listening ones, port → number of established connections."""
+
+    listening: Mapping[int, int]
+    established: Mapping[int, int]
+
+
+class ProcFs:
+    """A view of one /proc. `ticks_per_second` is USER_HZ, by which /proc counts start times."""
+
+    def __init__(self, root: Path = Path("/proc"), ticks_per_second: int | None = None) -> None:
+        self._root = str(root)
+        self._ticks = ticks_per_second or os.sysconf("SC_CLK_TCK")
+        # Read once: the kernel derives it from the wall clock, and a start time must not wander when the clock is set.
+        self._boot_time = self._read_boot_time()
+
+    def pids(self) -> list[int]:
+        """Numbers of all processes; empty when there is no /proc."""
+        try:
+            return [int(name) for name in os.listdir(self._root) if name.isdecimal()]
+        except OSError:
+            return []
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        """Parent, start and name of a process, or None when it is gone."""
+        data = self._read(f"{pid}/stat", 4096, once=True)
+        if data is None:
+            return None
+        # The name stands in parentheses and may hold any byte, parentheses and line feeds included.
+        head, _, tail = data.rpartition(b")")
+        name = head.partition(b"(")[2]
+        fields = tail.split()
+        try:
+            return ProcessStat(pid, int(fields[1]), int(fields[19]), _text(name), fields[0] in (b"Z", b"X"))
+        except (IndexError, ValueError):
+            return None
+
+    def start_time(self, stat: ProcessStat) -> float:
+        """When the process started, Unix seconds."""
+        return self._boot_time + stat.start_ticks / self._ticks
+
+    def command_line(self, pid: int) -> tuple[str, ...]:
+        """The arguments of a process; empty for a kernel thread, a zombie, and one that is gone.
+
+        May hold secrets: take what is needed and drop it. A process that set its own title has it as the only argument.
+        """
+        data = self._read(f"{pid}/cmdline", COMMAND_LINE_LIMIT)
+        if not data:
+            return ()
+        if len(data) >= COMMAND_LINE_LIMIT:
+            data = data[: data.rfind(b"\0")] if b"\0" in data else b""  # the last argument is cut, so unknown
+        # setproctitle pads the rest of the old command line with NULs.
+        return tuple(_text(item) for item in data.rstrip(b"\0").split(b"\0")) if data.strip(b"\0") else ()
+
+    def environment(self, pid: int) -> Mapping[str, str] | None:
+        """The allow-listed variables that the process was started with, or None when they cannot be read.
+
+        setproctitle overwrites the block of a retitled process with NULs: that is None too, not "nothing set".
+        """
+        data = self._read(f"{pid}/environ", ENVIRONMENT_LIMIT)
+        if data is None or (data and not data.strip(b"\0")):
+            return None
+        kept: dict[str, str] = {}
+        for item in data.split(b"\0"):
+            name, equals, value = item.partition(b"=")
+            key = _text(name) if len(name) < 64 else ""
+            if equals and key in ENVIRONMENT and key not in kept:  # getenv(3) finds the first
+                kept[key] = _text(value[:VALUE_LIMIT])
+        return kept
+
+    def executable(self, pid: int) -> str:
+        """The base name of the program that runs; empty when it cannot be read."""
+        try:
+            target = os.readlink(f"{self._root}/{pid}/exe")
+        except OSError:
+            return ""
+        return os.path.basename(target.removesuffix(" (deleted)")).encode(errors="replace").decode(errors="replace")
+
+    def same_namespace(self, pid: int, kind: str, *, or_as: Iterable[str] = ()) -> bool:
+        """Whether the process has the namespace `kind` ("net", "mnt") of this process, or of one of `or_as` ("1").
+
+        True when that cannot be told: most nodes have one.
+        """
+        theirs = self._namespace(str(pid), kind)
+        ours = [self._namespace(other, kind) for other in ("self", *or_as)]
+        return theirs is None or ours[0] is None or theirs in ours
+
+    def sockets(self) -> Sockets:
+        """All TCP sockets of our network namespace, IPv4 and IPv6."""
+        listening: dict[int, int] = {}
+        established: dict[int, int] = {}
+        for name in ("net/tcp", "net/tcp6"):
+            for local_port, state, inode in _tcp_rows(self._read(name, SOCKETS_LIMIT) or b""):
+                if state == _TCP_LISTEN:
+                    listening[inode] = local_port
+                elif state == _TCP_ESTABLISHED:
+                    established[local_port] = established.get(local_port, 0) + 1
+        return Sockets(listening, established)
+
+    def listening_ports(self, pids: Iterable[int], sockets: Sockets) -> frozenset[int] | None:
+        """Ports on which any of the processes listens, or None when none of their descriptors can be read."""
+        ports: set[int] = set()
+        readable = False
+        for pid in pids:
+            inodes = self._socket_inodes(pid)
+            readable = readable or inodes is not None
+            ports.update(sockets.listening[inode] for inode in inodes or () if inode in sockets.listening)
+        return frozenset(ports) if readable else None
+
+    def _socket_inodes(self, pid: int) -> set[int] | None:
+        folder = f"{self._root}/{pid}/fd"
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return None
+        inodes = set()
+        for name in names:
+            try:
+                target = os.readlink(f"{folder}/{name}")
+            except OSError:
+                continue  # closed since the listing
+            if target.startswith("socket:[") and target[8:-1].isdecimal():
+                inodes.add(int(target[8:-1]))
+        return inodes
+
+    def _namespace(self, pid: str, kind: str) -> str | None:
+        try:
+            return os.readlink(f"{self._root}/{pid}/ns/{kind}")
+        except OSError:
+            return None
+
+    def _read_boot_time(self) -> float:
+        for line in (self._read("stat", 1024 * 1024) or b"").splitlines():
+            if line.startswith(b"btime ") and line[6:].strip().isdigit():
+                return float(line[6:])
+        return 0.0
+
+    def _read(self, name: str, limit: int, *, once: bool = False) -> bytes | None:
+        """Up to `limit` bytes of a file, or None when it is gone or we may not read it. `once`: a single read has all of it.
+
+        Plain descriptors, for they cost a third of what open() does.
+        """
+        try:
+            descriptor = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            parts = [os.read(descriptor, min(limit, 65536))]
+            if once:
+                return parts[0]
+            size = len(parts[0])
+            # A short read is not the end: files like net/tcp give whole records only.
+            while size < limit and (part := os.read(descriptor, min(limit - size, 65536))):
+                parts.append(part)
+                size += len(part)
+            return b"".join(parts)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+
+def _tcp_rows(data: bytes) -> Iterator[tuple[int, str, int]]:
+    """(local port, state, inode) of each row of /proc/net/tcp or tcp6."""
+    for line in data.splitlines()[1:]:
+        fields = line.split(None, 10)
+        try:
+            yield int(fields[1].rpartition(b":")[2], 16), fields[3].decode(), int(fields[9])
+        except (IndexError, ValueError):
+            continue
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
