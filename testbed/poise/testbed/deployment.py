@@ -1,0 +1,363 @@
+"""A deployment of real vLLM servers on this machine: bring it up, look at it, change it, take it down.
+
+Owns the order of things and the promise that nothing is left behind. What is run is in launch.py, how it is started in
+spawning.py, what is shown on simulated cards in mirror.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from poise.testbed import (
+    cards,
+    environment,
+    hardware,
+    launch,
+    lock,
+    model,
+    plan,
+    ports,
+    processes,
+    records,
+    request,
+    shared_memory,
+    spawning,
+    startup,
+    teardown,
+    workers,
+)
+from poise.testbed.errors import TestbedError
+from poise.testbed.keeper import KEEP
+from poise.testbed.paths import StateLayout
+from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.progress import Progress
+from poise.testbed.records import Record
+from poise.testbed.shapes import Shape
+from poise.testbed.workers import Worker
+
+# The CPU build with the tiny model is ready after 22 s on two idle cores, 60 s when they are busy. On GPUs a first start
+# downloads and loads tens of gigabytes.
+READY_SECONDS: Mapping[environment.Build, float] = {"cpu": 300.0, "gpu": 3600.0}
+EXPORTER_READY_SECONDS = 60.0
+FIRST_ANSWER_SECONDS = 120.0
+LOCK_SECONDS = 5.0
+EXPORTER_PORT = 9747
+
+STEP_CARDS = "simulated cards"
+STEP_EXPORTER = "exporter"
+STEP_INSTALL = "vLLM installed"
+STEP_MODEL = "model"
+
+
+def step_engine(name: str) -> str:
+    return f"vLLM {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be brought up. `fixed_ports` by part ("exporter" or the name of an engine); `any_ports` takes any that are
+    free instead of the well-known ones. `watched` false leaves out exporter and simulated cards."""
+
+    shape: Shape
+    state_directory: Path
+    cache_directory: Path
+    model: str | None = None
+    fixed_ports: Mapping[str, int] = field(default_factory=dict)
+    any_ports: bool = False
+    indexes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    watched: bool = True
+
+
+class Deployment:
+    """A deployment that is up, in one state directory. Made by `up` or `open`.
+
+    As a context manager it is taken down at the end. While a deployment that `up` made is neither released nor down, the end
+    of this process takes it down, even kill -9 (keeper.py).
+    """
+
+    def __init__(self, layout: StateLayout, environ: Mapping[str, str], keeper_pipe: int | None = None) -> None:
+        self.layout = layout
+        self._environ = environ
+        self._keeper_pipe = keeper_pipe
+
+    # ---------------------------------------------------------------- coming to be
+
+    @classmethod
+    def open(cls, state_directory: Path, environ: Mapping[str, str] | None = None) -> Self:
+        """The deployment that others brought up. Raises TestbedError when there is none."""
+        layout = StateLayout(state_directory)
+        plan.read(layout.plan)
+        return cls(layout, os.environ if environ is None else environ)
+
+    @classmethod
+    def up(
+        cls,
+        wanted: Request,
+        progress: Progress,
+        environ: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        when_watched: Callable[[Self], None] = lambda _: None,
+    ) -> Self:
+        """Brings the deployment up and returns when every engine has answered a request.
+
+        One of the same shape that is whole already is returned as it is; what a killed launcher left is cleared first.
+        `when_watched` is called as soon as the exporter runs. Any exception takes everything down again.
+        Raises TestbedError: ports taken, another shape up, no compiler, no network, vLLM ended (with the end of its log).
+        """
+        plan.check_arguments(wanted.arguments)
+        layout = StateLayout(wanted.state_directory)
+        layout.make()
+        environ = os.environ if environ is None else environ
+        with lock.held(layout.lock, f"poise testbed up {wanted.shape.name}", timeout=LOCK_SECONDS):
+            running = cls._already_up(layout, wanted, environ)
+            if running is not None:
+                say(f"shape {wanted.shape.name} is up already")
+                return running
+            teardown.take_down(layout, say, lock_held=True)
+            layout.make()
+            machine = hardware.detect()
+            agreed = _plan(wanted, machine, say)
+            plan.write(layout.plan, agreed)
+            deployment = cls(layout, environ, _start_keeper(layout, environ))
+            try:
+                deployment._bring_up(wanted, agreed, progress, when_watched)
+            except BaseException:
+                deployment._forget_keeper()
+                teardown.take_down(layout, say, lock_held=True)
+                deployment._end_keeper()
+                raise
+            return deployment
+
+    @classmethod
+    def _already_up(cls, layout: StateLayout, wanted: Request, environ: Mapping[str, str]) -> Self | None:
+        recorded = records.read_all(layout.records)
+        if not any(record.role == "engine" and record.lives for record in recorded):
+            return None
+        running = cls.open(layout.root, environ)
+        current = running.plan
+        whole = all(spawning.answers(engine.port, "/health") for engine in current.engines)
+        if not whole or not all(record.lives for record in recorded):
+            return None
+        if current.shape != wanted.shape.name or current.fault is not None:
+            what = f"shape {current.shape}" + (f" with the fault {current.fault}" if current.fault else "")
+            raise TestbedError(f"{what} is up in {layout.root}: `poise testbed down` first, or use another --state-dir")
+        return running
+
+    def _bring_up(self, wanted: Request, agreed: DeploymentPlan, progress: Progress, when_watched: Callable[[Self], None]) -> None:
+        if agreed.simulated_cards:
+            with progress.step(STEP_CARDS) as note:
+                cards.create(self.layout, agreed.simulated_cards, wanted.cache_directory, note)
+                spawning.spawn(self.layout, "mirror", "mirror", launch.mirror_command(self.layout), self._clean(), {})
+                cards.wait_mirrored(self.layout)
+                note(f"{agreed.simulated_cards} × {cards.name_of(self.layout)}")
+        if agreed.exporter_port is not None:
+            with progress.step(STEP_EXPORTER, f"http://{ports.LOOPBACK}:{agreed.exporter_port}/metrics") as note:
+                self.start_exporter()
+        when_watched(self)
+        with progress.step(STEP_INSTALL) as note:
+            environment.install(agreed.build, wanted.cache_directory, wanted.indexes, note, self._environ)
+            note(f"{agreed.build} build in {agreed.environment}", fraction=1.0)
+        if agreed.model == model.TINY:
+            with progress.step(STEP_MODEL, "random weights, made here"):
+                served = str(model.make_tiny(wanted.cache_directory / "models"))
+        else:
+            served = agreed.model
+        for engine in agreed.engines:
+            self._start_engine(engine, served, progress)
+
+    # ---------------------------------------------------------------- looking
+
+    @property
+    def plan(self) -> DeploymentPlan:
+        """What the deployment is to be now (a fault changes it). Raises TestbedError when it was taken down."""
+        return plan.read(self.layout.plan)
+
+    def engine(self, name: str | None = None) -> EnginePlan:
+        """One engine by name; the first when no name is given. Raises TestbedError for an unknown name."""
+        engines = self.plan.engines
+        for engine in engines:
+            if name in (None, engine.name):
+                return engine
+        raise TestbedError(f"there is no engine {name!r}: choose from {', '.join(engine.name for engine in engines)}")
+
+    def record(self, name: str) -> Record | None:
+        """The record of a part, None when it was never started or has been ended."""
+        return next((record for record in records.read_all(self.layout.records) if record.name == name), None)
+
+    def workers(self, name: str | None = None) -> list[Worker]:
+        """The worker processes of an engine by rank; empty while it loads or when it is dead."""
+        engine = self.engine(name)
+        record = self.record(engine.name)
+        if record is None or not record.lives:
+            return []
+        return workers.workers_of(record.pid, engine.tensor_parallel_size, processes.all_stats())
+
+    # ---------------------------------------------------------------- changing
+
+    def start_exporter(self) -> Record:
+        """Starts `poise exporter` on what this deployment has: the real cards, or the simulated ones."""
+        current = self.plan
+        if current.exporter_port is None:
+            raise TestbedError("this deployment was brought up without an exporter")
+        environ = self._clean()
+        expected = None
+        if current.simulated_cards:
+            environ |= cards.library_environment(self.layout)
+            expected = current.simulated_cards
+        command = launch.exporter_command(current.exporter_port, expected)
+        facts = {"url": f"http://{ports.LOOPBACK}:{current.exporter_port}"}
+        record = spawning.spawn(self.layout, "exporter", "exporter", command, environ, facts)
+        spawning.wait_http(self.layout, record, current.exporter_port, "/readyz", EXPORTER_READY_SECONDS)
+        return record
+
+    def restart_engine(self, changed: EnginePlan, fault: str | None, progress: Progress) -> None:
+        """Ends an engine and starts it as `changed` says, under the same name and port. `fault` is noted in the plan."""
+        with lock.held(self.layout.lock, f"restarting {changed.name}", timeout=LOCK_SECONDS):
+            current = self.plan
+            engines = tuple(changed if engine.name == changed.name else engine for engine in current.engines)
+            plan.write(self.layout.plan, replace(current, engines=engines, fault=fault))
+            teardown.end_processes(self.layout, [changed.name])
+            self._start_engine(changed, self._model_path(), progress)
+
+    def note_fault(self, fault: str | None) -> None:
+        """Notes in the plan which fault is in force."""
+        with lock.held(self.layout.lock, "noting a fault", timeout=LOCK_SECONDS):
+            plan.write(self.layout.plan, replace(self.plan, fault=fault))
+
+    def spawn(self, name: str, role: records.Role, command: list[str], facts: Mapping[str, str] | None = None) -> Record:
+        """Starts a further process (page, load) that belongs to the deployment and ends with it."""
+        return spawning.spawn(self.layout, name, role, command, self._clean(), facts or {})
+
+    def _start_engine(self, engine: EnginePlan, served: str, progress: Progress) -> None:
+        current = self.plan
+        command = launch.engine_command(current, engine, served)
+        environ = launch.engine_environment(current, engine, self.layout, self._environ)
+        facts = {"url": engine.url, "tensor_parallel_size": str(engine.tensor_parallel_size)}
+        with progress.step(step_engine(engine.name), f"{engine.url}, tensor parallel {engine.tensor_parallel_size}") as note:
+            record = spawning.spawn(self.layout, engine.name, "engine", command, environ, facts)
+
+            def news() -> None:
+                self._note_shared_memory()
+                text = self.layout.log(engine.name).read_text(encoding="utf-8", errors="replace")
+                phase = startup.latest_phase(text.splitlines())
+                note(phase.words if phase else "starting Python", fraction=phase.share if phase else 0.0)
+
+            spawning.wait_http(self.layout, record, engine.port, "/health", READY_SECONDS[current.build], news)
+            note("answering a first request", fraction=0.99)
+            request.complete(engine.url, current.served_name, "server token queue", 4, FIRST_ANSWER_SECONDS, self._environ)
+            self._note_shared_memory()
+            note(f"ready on {engine.url}, tensor parallel {engine.tensor_parallel_size}", fraction=1.0)
+
+    def _model_path(self) -> str:
+        current = self.plan
+        if current.model != model.TINY:
+            return current.model
+        return str(model.make_tiny(current.environment.parent / "models"))
+
+    def _note_shared_memory(self) -> None:
+        ours = records.belonging(processes.all_stats(), self.layout.run, keep=set())
+        shared_memory.note(self.layout.shared_memory, shared_memory.held_by(stat.pid for stat in ours))
+
+    def _clean(self) -> dict[str, str]:
+        return {**self._environ, "TMPDIR": str(self.layout.temporary)}
+
+    # ---------------------------------------------------------------- ending
+
+    def release(self) -> None:
+        """Lets the deployment stay when this process ends."""
+        self._forget_keeper()
+        self._end_keeper()
+
+    def down(self, say: Callable[[str], None] = lambda _: None) -> teardown.Removed:
+        """Takes everything down; nothing of it is left. Twice is as good as once. Raises TestbedError."""
+        self._forget_keeper()
+        removed = teardown.take_down(self.layout, say)
+        self._end_keeper()
+        return removed
+
+    def _forget_keeper(self) -> None:
+        """The keeper is not to start its own taking down beside ours: it is told to keep, and ends."""
+        if self._keeper_pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # it was ended by somebody else's `down`
+                os.write(self._keeper_pipe, KEEP)
+
+    def _end_keeper(self) -> None:
+        if self._keeper_pipe is not None:
+            os.close(self._keeper_pipe)
+            self._keeper_pipe = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()
+
+
+def _start_keeper(layout: StateLayout, environ: Mapping[str, str]) -> int:
+    """Starts the keeper; returns our end of its pipe."""
+    reading, writing = os.pipe()
+    try:
+        spawning.spawn(layout, "keeper", "keeper", launch.keeper_command(layout, reading), environ, {}, [reading])
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    return writing
+
+
+def _plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], None]) -> DeploymentPlan:
+    shape = wanted.shape
+    build: environment.Build = "gpu" if machine.has_gpus else "cpu"
+    if machine.has_gpus and len(machine.gpu_memory_mib) < shape.gpus:
+        raise TestbedError(
+            f"shape {shape.name} needs {shape.gpus} GPUs and this machine has {len(machine.gpu_memory_mib)}: use shape single"
+        )
+    chosen = model.choose(wanted.model, machine, shape.gpus)
+    known = model.tiny_shape() if chosen == model.TINY else model.read_shape(Path(chosen))
+    for engine in shape.engines:
+        model.check_parallel(known, engine.tensor_parallel_size, chosen)
+    preferred = {engine.name: engine.port for engine in shape.engines}
+    if wanted.watched:
+        preferred["exporter"] = EXPORTER_PORT
+    unknown = sorted(set(wanted.fixed_ports) - set(preferred))
+    if unknown:
+        raise TestbedError(f"there is no part {unknown[0]!r} to give a port: choose from {', '.join(preferred)}")
+    fixed = dict.fromkeys(preferred, 0) | dict(wanted.fixed_ports) if wanted.any_ports else wanted.fixed_ports
+    given = ports.plan(preferred, fixed)
+    for remark in given.remarks:
+        say(remark)
+    return DeploymentPlan(
+        shape=shape.name,
+        build=build,
+        environment=environment.locate(build, wanted.cache_directory).folder,
+        model=chosen,
+        served_name=launch.served_name(chosen),
+        simulated_cards=0 if machine.has_gpus or not wanted.watched else shape.gpus,
+        engines=tuple(
+            EnginePlan(
+                engine.name,
+                given.ports[engine.name],
+                engine.tensor_parallel_size,
+                engine.cuda_visible_devices,
+                (*engine.arguments, *wanted.arguments),
+            )
+            for engine in shape.engines
+        ),
+        exporter_port=given.ports.get("exporter"),
+    )
+
+
+def step_names(wanted: Request, simulated: bool) -> list[str]:
+    """The steps of `up`, in order, for a Progress."""
+    watched = [STEP_CARDS, STEP_EXPORTER] if simulated else [STEP_EXPORTER]
+    made = [STEP_MODEL] if simulated and wanted.model in (None, model.TINY) else []
+    engines = [step_engine(engine.name) for engine in wanted.shape.engines]
+    return [*(watched if wanted.watched else []), STEP_INSTALL, *made, *engines]

@@ -1,0 +1,32 @@
+"""Small JSON files that another process reads while we write them: whole, or not at all.
+
+Knows nothing of what the files mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replaces `path` atomically. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(value, stream, ensure_ascii=False)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_json_object(path: Path) -> dict[str, object] | None:
+    """The object in `path`; None when there is no such file or what it holds is not one (a disk can cut a file short)."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

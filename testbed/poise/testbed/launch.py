@@ -1,0 +1,97 @@
+"""Command lines and environments of the parts of a deployment: what is run, not how it is watched.
+
+Pure: values in, values out. The recipes for vLLM's CPU build were measured with 0.32.0 on a 2-core machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from poise.testbed.model import SERVED_TINY, TINY
+from poise.testbed.paths import StateLayout
+from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.ports import LOOPBACK
+
+PATCH = Path(__file__).with_name("vllm_patch")
+
+# Without .pyc files a start takes minutes; another Python's path or a private card list must not reach vLLM.
+DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")
+
+# Bytes for the KV cache of each worker: about 60,000 tokens of the tiny model. VLLM_CPU_KVCACHE_SPACE knows only whole GiB.
+CPU_KV_CACHE_BYTES = 128 * 1024 * 1024
+CPU_MAX_MODEL_LEN = 2048
+CPU_MAX_NUM_SEQS = 16
+
+
+def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list[str]:
+    """The arguments of `vllm serve`; `model` is a folder or a name on Hugging Face."""
+    command = [
+        str(plan.environment / "bin" / "vllm"),
+        "serve",
+        model,
+        *("--served-model-name", plan.served_name),
+        *("--host", LOOPBACK, "--port", str(engine.port)),
+        *("--tensor-parallel-size", str(engine.tensor_parallel_size)),
+    ]
+    if plan.build == "cpu":
+        command += [
+            *("--dtype", "bfloat16"),
+            *("--max-model-len", str(CPU_MAX_MODEL_LEN)),
+            *("--max-num-seqs", str(CPU_MAX_NUM_SEQS)),
+            *("--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)),
+            "--enforce-eager",
+        ]
+    return [*command, *engine.arguments]
+
+
+def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLayout, environ: Mapping[str, str]) -> dict[str, str]:
+    """What `vllm serve` finds in its environment. On GPUs a CUDA_VISIBLE_DEVICES of the user stays unless the plan has one."""
+    result = clean(environ, layout)
+    result["PATH"] = f"{plan.environment / 'bin'}:{environ.get('PATH', '/usr/bin:/bin')}"
+    # vLLM reports usage to its authors otherwise.
+    result |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if plan.build == "cpu":
+        result.pop("CUDA_VISIBLE_DEVICES", None)
+        result |= {
+            "PYTHONPATH": str(PATCH),
+            # The default binding wants one NUMA node for each rank.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            # Else the first request of a tensor-parallel server waits 16 s for a C++ compiler.
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_HOST_IP": LOOPBACK,
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+    if plan.model == TINY:
+        result |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if engine.cuda_visible_devices is not None:
+        result["CUDA_VISIBLE_DEVICES"] = engine.cuda_visible_devices
+    return result
+
+
+def served_name(model: str) -> str:
+    """The name under which requests ask for the model."""
+    return SERVED_TINY if model == TINY else model
+
+
+def exporter_command(port: int, expected_gpus: int | None) -> list[str]:
+    """`poise exporter` on loopback only: a testbed is not to be seen from other machines."""
+    command = [sys.executable, "-m", "poise.cli", "exporter", "--listen", f"{LOOPBACK}:{port}"]
+    return command if expected_gpus is None else [*command, "--expected-gpus", str(expected_gpus)]
+
+
+def mirror_command(layout: StateLayout) -> list[str]:
+    return [sys.executable, "-m", "poise.testbed.mirror", str(layout.root)]
+
+
+def keeper_command(layout: StateLayout, descriptor: int) -> list[str]:
+    return [sys.executable, "-m", "poise.testbed.keeper", str(layout.root), str(descriptor)]
+
+
+def clean(environ: Mapping[str, str], layout: StateLayout) -> dict[str, str]:
+    """The environment without what would lead vLLM astray, with the deployment's own temporary folder."""
+    result = {name: value for name, value in environ.items() if name not in DROPPED}
+    result["TMPDIR"] = str(layout.temporary)
+    return result

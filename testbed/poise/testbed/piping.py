@@ -1,0 +1,84 @@
+"""Runs a helper program to its end, line by line, tied to our own life.
+
+Knows nothing of what the program does.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from poise.testbed.errors import TestbedError
+
+TICK_SECONDS = 1.0
+KEPT_LINES = 200
+
+
+def run_tied(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    line: Callable[[str], None],
+    tick: Callable[[], None],
+    silence: float,
+) -> tuple[int, list[str]]:
+    """Runs `command`, whose end is certain when this process ends; returns its exit status and its last lines.
+
+    stdout and stderr come as one stream, each line to `line`; `tick` is called about once a second. Raises TestbedError when
+    it says nothing for `silence` seconds. An exception (Ctrl-C) ends the program before it goes on up.
+    """
+    # By its file and isolated: `environ` may lack what makes our package importable.
+    tied = [sys.executable, "-I", str(Path(__file__).with_name("tied.py")), str(os.getpid()), *command]
+    kept: deque[str] = deque(maxlen=KEPT_LINES)
+    with subprocess.Popen(
+        tied,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            _read(process, kept, line, tick, silence, command[0])
+            return process.wait(), list(kept)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    kept: deque[str],
+    line: Callable[[str], None],
+    tick: Callable[[], None],
+    silence: float,
+    name: str,
+) -> None:
+    stream = process.stdout
+    if stream is None:
+        return
+    heard = time.monotonic()
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            tick()
+            if not selector.select(TICK_SECONDS):
+                if time.monotonic() - heard > silence:
+                    raise TestbedError(f"{name} said nothing for {silence:.0f} s: it was ended, run the command again")
+                continue
+            heard = time.monotonic()
+            data = os.read(stream.fileno(), 65536)
+            if not data:
+                return
+            *whole, rest = (rest + data).split(b"\n")
+            for raw in whole:
+                text = raw.decode("utf-8", "replace").rstrip()
+                kept.append(text)
+                line(text)

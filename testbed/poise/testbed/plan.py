@@ -1,0 +1,121 @@
+"""What a deployment is to be: written to the state directory before anything starts, read by everybody who changes it later.
+
+Owns that file. Holds no secret: arguments that carry one are refused. Knows nothing of how things are started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from poise.testbed.environment import Build
+from poise.testbed.errors import TestbedError
+from poise.testbed.files import read_json_object, write_json
+from poise.testbed.ports import LOOPBACK
+
+# vLLM 0.32's arguments that carry a secret: they would stand in files and process lists.
+SECRET_ARGUMENTS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One vLLM server as it is to be started now; a fault changes tensor_parallel_size or cuda_visible_devices."""
+
+    name: str
+    port: int
+    tensor_parallel_size: int
+    cuda_visible_devices: str | None
+    arguments: tuple[str, ...]
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentPlan:
+    """`build` says whether there are GPUs ("gpu") or simulated cards ("cpu"); `simulated_cards` is 0 with GPUs."""
+
+    shape: str
+    build: Build
+    environment: Path
+    model: str
+    served_name: str
+    simulated_cards: int
+    engines: tuple[EnginePlan, ...]
+    exporter_port: int | None
+    fault: str | None = None
+
+    @property
+    def exporter_url(self) -> str | None:
+        return None if self.exporter_port is None else f"http://{LOOPBACK}:{self.exporter_port}"
+
+
+def write(path: Path, plan: DeploymentPlan) -> None:
+    write_json(path, {**asdict(plan), "environment": str(plan.environment)})
+
+
+def read(path: Path) -> DeploymentPlan:
+    """Raises TestbedError when no deployment is there, or its file was made by another version of Poise."""
+    value = read_json_object(path)
+    if value is None:
+        raise TestbedError(f"no deployment in {path.parent}: start one with `poise testbed up tp`")
+    try:
+        return _parse(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TestbedError(f"{path} was written by another version ({error}): `poise testbed down`, then up again") from None
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raises TestbedError for further vLLM arguments that carry a secret."""
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name in SECRET_ARGUMENTS:
+            raise TestbedError(f"{name} would be written to files: set VLLM_API_KEY or HF_TOKEN in the environment instead")
+
+
+def _parse(value: Mapping[str, object]) -> DeploymentPlan:
+    engines, build = value["engines"], value["build"]
+    if not isinstance(engines, list) or build not in ("cpu", "gpu"):
+        raise ValueError("engines or build")
+    known: Build = "cpu" if build == "cpu" else "gpu"
+    exporter, fault = value["exporter_port"], value["fault"]
+    return DeploymentPlan(
+        shape=_text(value, "shape"),
+        build=known,
+        environment=Path(_text(value, "environment")),
+        model=_text(value, "model"),
+        served_name=_text(value, "served_name"),
+        simulated_cards=_number(value, "simulated_cards"),
+        engines=tuple(_engine(engine) for engine in engines),
+        exporter_port=exporter if isinstance(exporter, int) else None,
+        fault=fault if isinstance(fault, str) else None,
+    )
+
+
+def _engine(value: Mapping[str, object]) -> EnginePlan:
+    visible, arguments = value["cuda_visible_devices"], value["arguments"]
+    if not isinstance(arguments, list):
+        raise ValueError("arguments")
+    return EnginePlan(
+        name=_text(value, "name"),
+        port=_number(value, "port"),
+        tensor_parallel_size=_number(value, "tensor_parallel_size"),
+        cuda_visible_devices=visible if isinstance(visible, str) else None,
+        arguments=tuple(str(argument) for argument in arguments),
+    )
+
+
+def _text(value: Mapping[str, object], key: str) -> str:
+    found = value[key]
+    if not isinstance(found, str):
+        raise TypeError(key)
+    return found
+
+
+def _number(value: Mapping[str, object], key: str) -> int:
+    found = value[key]
+    if not isinstance(found, int):
+        raise TypeError(key)
+    return found

@@ -1,0 +1,60 @@
+"""Starts one process of a deployment so that it can always be found again: `python -m poise.testbed.starter`.
+
+The forked child makes its own session, writes its record, then turns into the command by exec (pid and start time stay).
+The parent reports at once whether the exec worked and ends; the child lives on without the launcher. Killed at any moment,
+either nothing was started or a record names what was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from poise.testbed.files import write_json
+from poise.testbed.processes import own_identity
+
+# Seconds in which fork, record and exec must be done; on a loaded machine they take well under one.
+TIMEOUT_SECONDS = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Arguments: folder of records, JSON {"name", "role", "facts"}, log file, command …; environment and working directory
+    are inherited. Prints the pid; exit status 1 and a reason on stderr when the command could not be run."""
+    folder, description, log, command = Path(arguments[0]), json.loads(arguments[1]), arguments[2], arguments[3:]
+    reading, writing = os.pipe()  # closed by a successful exec
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        try:
+            _become(folder, description, log, command)
+        except BaseException as error:
+            os.write(writing, str(error).encode())
+        os._exit(127)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        problem = stream.read().decode()
+    if problem:
+        print(problem, file=sys.stderr)
+        return 1
+    print(pid)
+    return 0
+
+
+def _become(folder: Path, description: dict[str, object], log: str, command: list[str]) -> None:
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    identity = own_identity()
+    record = {**description, "pid": identity.pid, "start_ticks": identity.start_ticks, "started": time.time()}
+    write_json(folder / f"{description['name']}.json", record)
+    os.execvp(command[0], command)  # noqa: S606 - exec without a shell is the purpose of this file
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Makes vLLM and NIXL usable on a machine with few cores and no GPU; no installed file is edited.
+
+Python imports this file by itself at start because its folder is on PYTHONPATH, which only the testbed's CPU deployments
+set. It runs in vLLM's environment and must not import Poise.
+
+1. NIXL's Python bindings hard-code a delay of 0 for the progress thread of UCX (nixl 1.5.1), which then takes one whole core
+   in each worker: a delay is set.
+2. Readers of vLLM's shared-memory queue (vllm/distributed/device_communicators/shm_broadcast.py, 0.32) spin for one second
+   after every message, and the wake-up that ends their sleep can be lost: they spin for 2 ms, then look again in short naps.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+import time
+
+# UCX's progress thread looks this often. Transfers of the tiny model take milliseconds.
+PROGRESS_THREAD_MICROSECONDS = 1000
+SPIN_SECONDS = 0.002
+# Naps while messages flow, and after a second without one. Twenty milliseconds keep an idle worker under 1 % of a core.
+BUSY_NAP_MILLISECONDS = 1
+IDLE_NAP_MILLISECONDS = 20
+IDLE_AFTER_SECONDS = 1.0
+
+
+def calm_nixl(module):
+    create = module.nixlAgent
+
+    def agent(name, configuration):
+        configuration.pthrDelay = PROGRESS_THREAD_MICROSECONDS
+        return create(name, configuration)
+
+    module.nixlAgent = agent
+
+
+def calm_queue(module):
+    condition = module.SpinCondition
+    create, wait = condition.__init__, condition.wait
+
+    def __init__(self, is_reader, context, notify_address, busy_loop_s=SPIN_SECONDS):
+        create(self, is_reader, context, notify_address, SPIN_SECONDS)
+
+    def nap(self, timeout_ms=None):
+        idle = time.monotonic() >= self.last_read + IDLE_AFTER_SECONDS
+        longest = IDLE_NAP_MILLISECONDS if idle else BUSY_NAP_MILLISECONDS
+        return wait(self, longest if timeout_ms is None else min(timeout_ms, longest))
+
+    condition.__init__, condition.wait = __init__, nap
+
+
+CHANGES = {
+    "nixl_cu12._bindings": calm_nixl,
+    "nixl_cu13._bindings": calm_nixl,
+    "vllm.distributed.device_communicators.shm_broadcast": calm_queue,
+}
+
+
+class ChangingFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of CHANGES as usual and applies the change once the module has run."""
+
+    def find_spec(self, name, path, target=None):
+        if name not in CHANGES:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            change, run = CHANGES[name], spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                change(module)
+
+            try:
+                spec.loader.exec_module = exec_module
+            except AttributeError:  # a loader in C takes no attributes: the module stays as it is, only slower
+                return None
+        return spec
+
+
+sys.meta_path.insert(0, ChangingFinder())
