@@ -118,13 +118,14 @@ class ProcFs:
                 kept[key] = _text(value[:VALUE_LIMIT])
         return kept
 
-    def executable(self, pid: int) -> str:
-        """The base name of the program that runs; empty when it cannot be read."""
+    def program(self, pid: int) -> str:
+        """The base name of the program that runs, else the process's own name; empty when it is gone."""
         try:
             target = os.readlink(f"{self._root}/{pid}/exe")
         except OSError:
-            return ""
-        return os.path.basename(target.removesuffix(" (deleted)")).encode(errors="replace").decode(errors="replace")
+            stat = self.stat(pid)
+            return stat.comm if stat is not None else ""
+        return _text(os.path.basename(os.fsencode(target.removesuffix(" (deleted)"))))
 
     def same_namespace(self, pid: int, kind: str, *, or_as: Iterable[str] = ()) -> bool:
         """Whether the process has the namespace `kind` ("net", "mnt") of this process, or of one of `or_as` ("1").

@@ -54,7 +54,7 @@ def server_arguments(argv: Sequence[str]) -> tuple[bool, Sequence[str]] | None:
         return None
     program = _base(argv[0])
     if program == "vllm":
-        return (True, argv[2:]) if argv[1:2] == ["serve"] or tuple(argv[1:2]) == ("serve",) else None
+        return (True, argv[2:]) if len(argv) > 1 and argv[1] == "serve" else None
     if not _PYTHON.fullmatch(program):
         return None
     position = 1
@@ -91,6 +91,8 @@ def _base(path: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------- flags
+#: With one of these the command prints something and ends.
+_ASKS_ONLY = frozenset({"-h", "--help", "-v", "--version"})
 #: Allow-listed flags that take a value → the name under which they are kept.
 _VALUES = {
     "--model": "model",
@@ -162,6 +164,8 @@ def parse_server(argv: Sequence[str]) -> ServerCommand | None:
     if found is None:
         return None
     takes_model, arguments = found
+    if not _ASKS_ONLY.isdisjoint(arguments):
+        return None
     collected = _collect(arguments, takes_model)
     return _command(collected)
 

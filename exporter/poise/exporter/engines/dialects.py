@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from poise.exporter import metrics as m
 from poise.exporter.engines.page import Labels, PageError, Samples
@@ -281,7 +282,7 @@ def _histogram(bounds: Mapping[str, float], total: float | None, count: float | 
     except (ValueError, IndexError):
         return None
     values = [value for _, value in ordered]
-    rises = all(low <= high for low, high in zip(values, values[1:], strict=False))
+    rises = all(low <= high for low, high in pairwise(values))
     if highest != math.inf or not rises or values[0] < 0 or values[-1] != count or not math.isfinite(count):
         return None
     return Histogram(tuple(ordered), total, count)

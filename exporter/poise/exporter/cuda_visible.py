@@ -1,0 +1,63 @@
+"""Which cards a process sees, by CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. Pure.
+
+Rules (CUDA programming guide, "CUDA environment variables"): not set means all cards, an empty list none; a list of ordinals or UUIDs, UUIDs may be
+cut as long as they stay unique; the list ends at the first entry that is no card. Ordinals count in CUDA_DEVICE_ORDER: PCI_BUS_ID is NVML's
+order, the default FASTEST_FIRST equals it only when all cards are alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poise.exporter.snapshot import EngineConfig, Gpu
+
+_ORDINAL = re.compile(r"\+?\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleCard:
+    """A card and the number under which the process knows it; None where the order is unknown."""
+
+    gpu: Gpu
+    cuda_index: int | None
+
+
+def visible_cards(gpus: Sequence[Gpu], config: EngineConfig) -> tuple[VisibleCard, ...] | None:
+    """The cards that the process can see, in its own order; None when that is unknown.
+
+    Unknown: the environment could not be read, ordinals on a node with unlike cards in CUDA's default order, or parts of a card (MIG).
+    """
+    if not config.environment_read or not gpus:
+        return None
+    cards = sorted(gpus, key=lambda gpu: gpu.index)
+    text = config.cuda_visible_devices
+    ordered = config.cuda_device_order == "PCI_BUS_ID" or len({gpu.identity.name for gpu in cards}) == 1
+    if text is None:
+        return tuple(VisibleCard(gpu, number if ordered else None) for number, gpu in enumerate(cards))
+    by_index = {gpu.index: gpu for gpu in cards}
+    found: list[Gpu] = []
+    for entry in (item.strip() for item in text.split(",")):
+        if entry.upper().startswith("MIG-"):
+            return None
+        if _ORDINAL.fullmatch(entry):
+            if not ordered:
+                return None
+            gpu = by_index.get(int(entry))
+        else:
+            gpu = _by_uuid(cards, entry)
+        if gpu is None:
+            break
+        if gpu in found:
+            return ()  # CUDA finds no device at all when one is named twice
+        found.append(gpu)
+    return tuple(VisibleCard(gpu, number) for number, gpu in enumerate(found))
+
+
+def _by_uuid(cards: Sequence[Gpu], entry: str) -> Gpu | None:
+    """The card whose UUID begins with `entry`, if it is exactly one. "GPU-" must be part of it."""
+    if len(entry) <= len("GPU-") or not entry.upper().startswith("GPU-"):
+        return None
+    matching = [gpu for gpu in cards if gpu.uuid.lower().startswith(entry.lower())]
+    return matching[0] if len(matching) == 1 else None

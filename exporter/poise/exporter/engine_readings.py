@@ -1,0 +1,143 @@
+"""All server-level series of an engine, from what was observed of it and which cards it has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from poise.exporter import metrics as m
+from poise.exporter.metrics import Metric
+from poise.exporter.snapshot import Engine, EnginePage, Rank, Readings, Role, Use
+
+#: So many finished requests must be seen before counters say anything about the role.
+ROLE_MIN_REQUESTS = 20
+#: A prefill engine answers with one token (the router asks for max_tokens=1); above this mean it also decodes.
+PREFILL_MAX_MEAN_TOKENS = 1.5
+#: A decode engine that computes more than this share of its prompt tokens prefills itself.
+DECODE_MAX_LOCAL_SHARE = 0.5
+
+
+def engine_readings(engine: Engine, gpus_visible: int | None) -> Readings:
+    """Server-level readings; a gone engine keeps its identity and says that it is down, nothing else.
+
+    `gpus_visible`: number of cards that its environment lets it see, None when unknown.
+    """
+    observed, page = engine.observed, engine.observed.page
+    readings: dict[Metric, dict[tuple[str, ...], float]] = {
+        m.ENGINE_INFO: {_info(engine): 1.0},
+        m.ENGINE_UP: {(): 1.0 if page is not None else 0.0},
+    }
+
+    def put(metric: Metric, value: float | None, *labels: str) -> None:
+        if value is not None:
+            readings.setdefault(metric, {})[labels] = float(value)
+
+    put(m.ENGINE_PROCESS_UP, observed.process_up)
+    put(m.ENGINE_START_TIME, observed.start_time)
+    put(m.ENGINE_RTT, observed.rtt)
+    if page is not None:
+        put(m.ENGINE_SCRAPE_DURATION, page.duration)
+        for family in page.missing:
+            put(m.ENGINE_MISSING_INFO, 1.0, family)
+        for code, count in page.http_requests.items():
+            put(m.ENGINE_HTTP_REQUESTS, count, code)
+        contradicting = observed_role(page, observed.identity.role)
+        if contradicting is not None:
+            put(m.ENGINE_OBSERVED_ROLE_INFO, 1.0, contradicting)
+    share = engine.config.gpu_memory_utilization
+    put(m.ENGINE_GPU_MEMORY_UTILIZATION, share if share is not None else _told_share(page))
+    if observed.process_up:
+        _put_process(engine, gpus_visible, readings)
+    return readings
+
+
+def _put_process(engine: Engine, gpus_visible: int | None, readings: dict[Metric, dict[tuple[str, ...], float]]) -> None:
+    """What is known because the engine's process is here: its command line, its cards, its connections."""
+    config = engine.config
+
+    def put(metric: Metric, value: float | None, *labels: str) -> None:
+        if value is not None:
+            readings.setdefault(metric, {})[labels] = float(value)
+
+    put(m.ENGINE_PARALLEL_SIZE, config.tensor_parallel_size, "tensor")
+    put(m.ENGINE_PARALLEL_SIZE, config.pipeline_parallel_size, "pipeline")
+    put(m.ENGINE_PARALLEL_SIZE, config.data_parallel_size, "data")
+    put(m.ENGINE_WORLD_SIZE, config.world_size)
+    put(m.ENGINE_LOCAL_WORLD_SIZE, engine.local_world_size)
+    put(m.ENGINE_GPUS_VISIBLE, gpus_visible)
+    put(m.ENGINE_GPUS_USED, len(engine.used) if engine.used is not None else None)
+    put(m.ENGINE_MAX_NUM_SEQS, config.max_num_seqs)
+    put(m.ENGINE_MAX_NUM_BATCHED_TOKENS, config.max_num_batched_tokens)
+    put(m.ENGINE_CLIENT_CONNECTIONS, engine.observed.client_connections)
+    for card in engine.visible or ():
+        tensor, pipeline, data = _rank_labels(card.rank, card.use)
+        cuda_index = "" if card.cuda_index is None else str(card.cuda_index)
+        put(m.ENGINE_GPU_INFO, 1.0, str(card.index), card.uuid, cuda_index, tensor, pipeline, data, str(card.use))
+
+
+def _rank_labels(rank: Rank | None, use: Use) -> tuple[str, str, str]:
+    if rank is None or use is not Use.OWN:
+        return "", "", ""
+    numbers = (rank.tp_rank, rank.pp_rank, rank.dp_rank)
+    tensor, pipeline, data = ("" if number is None else str(number) for number in numbers)
+    return tensor, pipeline, data
+
+
+def _info(engine: Engine) -> tuple[str, ...]:
+    """The values of the labels of `poise_engine_info`; empty where nothing tells. The page stands in for what no flag says."""
+    config, identity, page = engine.config, engine.identity, engine.observed.page
+    cache = page.cache_config if page is not None else {}
+    served = page.work[0].model if page is not None and page.work else ""
+
+    def text(value: object, otherwise: str = "") -> str:
+        return otherwise if value is None else str(value)
+
+    return (
+        page.version if page is not None else "",
+        text(config.model, served),
+        text(config.model_path),
+        text(config.revision),
+        text(config.dtype),
+        text(config.quantization),
+        text(config.kv_cache_dtype, cache.get("cache_dtype", "")),
+        text(config.block_size, cache.get("block_size", "")),
+        text(config.max_model_len),
+        text(config.kv_connector),
+        identity.role_source,
+        identity.discovered,
+    )
+
+
+def _told_share(page: EnginePage | None) -> float | None:
+    """gpu_memory_utilization as the page's cache_config_info tells it."""
+    text = page.cache_config.get("gpu_memory_utilization", "") if page is not None else ""
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
+def observed_role(page: EnginePage, role: Role) -> str | None:
+    """The role that the counters since the engine's start show, when it contradicts `role`; None when it fits or says nothing.
+
+    vLLM ≥ 0.16 tells prompt tokens by source. Prefill: one token per request. Decode: prompt tokens come through the KV connector.
+    """
+    finished = _total(page, m.ENGINE_REQUESTS_FINISHED)
+    generated = _total(page, m.ENGINE_GENERATION_TOKENS)
+    local = _total(page, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, "local_compute")
+    transferred = _total(page, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, "external_kv_transfer")
+    if finished < ROLE_MIN_REQUESTS or local + transferred <= 0:
+        return None
+    takes_kv = transferred > local
+    if role is Role.DECODE:
+        return Role.MIXED if local > DECODE_MAX_LOCAL_SHARE * (local + transferred) else None
+    if role is Role.PREFILL:
+        if takes_kv:
+            return Role.DECODE
+        return Role.MIXED if generated > PREFILL_MAX_MEAN_TOKENS * finished else None
+    return Role.DECODE if role is Role.MIXED and takes_kv else None
+
+
+def _total(page: EnginePage, metric: Metric, *labels: str) -> float:
+    series: list[Mapping[tuple[str, ...], float]] = [work.readings.get(metric, {}) for work in page.work]
+    return sum(value for readings in series for own, value in readings.items() if not labels or own == labels)

@@ -1,0 +1,182 @@
+"""Gives engines their labels, once, and remembers engines that vanished.
+
+An identity is latched before the first publication and does not change while the process lives, so that no series changes its labels under
+a rule. Pure: time, engines found and ports are arguments.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from poise.exporter.engines.argv import DEFAULT_PORT, url_host
+from poise.exporter.engines.discovery import FoundEngine
+from poise.exporter.engines.table import ProcessKey
+from poise.exporter.settings import EngineSpec
+from poise.exporter.snapshot import EngineConfig, EngineIdentity, Role
+
+#: A discovered engine that is gone stays visible this long, in seconds (metric contract).
+KEEP_GONE = 3600.0
+
+#: Stands between the name and the number of a further process that would have the same name.
+_CLASH = "#"
+
+_ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A found engine with what the sockets say: `port` is None while unknown, `reachable` is False in another network namespace."""
+
+    found: FoundEngine
+    port: int | None
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An engine that is published. `found` is None for one known by URL only or gone; `gone_since` in Unix seconds."""
+
+    identity: EngineIdentity
+    config: EngineConfig
+    url: str | None
+    found: FoundEngine | None = None
+    spec: EngineSpec | None = None
+    gone_since: float | None = None
+    start_time: float | None = None
+    why_no_url: str = ""
+
+
+def role_of(found: FoundEngine, spec: EngineSpec | None) -> tuple[Role, str]:
+    """The role and where it is from. ``kv_both`` tells nothing, and neither does a command line whose file may name a connector."""
+    config = found.config
+    if spec is not None and spec.role is not None:
+        return spec.role, "config"
+    if config.kv_role is not None:
+        return _ROLES.get(config.kv_role, Role.UNKNOWN), "argv"
+    if config.kv_connector is not None or found.command.reads_file:
+        return Role.UNKNOWN, "argv"
+    return Role.MIXED, "default"
+
+
+def url_of(found: FoundEngine, port: int) -> str:
+    """The address to ask; loopback where the server listens on every address or on loopback."""
+    host = (found.config.host or "").strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified or (address.is_loopback and address.version == 4):
+            host = "127.0.0.1"
+        else:
+            host = f"[{host}]" if address.version == 6 else host
+    except ValueError:
+        if host in ("", "localhost"):
+            host = "127.0.0.1"
+    return f"{'https' if found.command.tls else 'http'}://{host}:{port}"
+
+
+def name_of(node: str, located: Located) -> str:
+    """``<node>:<port>``. A node of a multi-node engine without an API of its own goes by the address of the first node."""
+    if located.found.config.headless:
+        first = located.found.command.master_address or ""
+        if first and not is_loopback(first):
+            return f"{first}:{located.found.config.port or DEFAULT_PORT}"
+        return f"{node}:headless"
+    return f"{node}:{located.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in ("", "localhost")
+
+
+@dataclass(slots=True)
+class Roster:
+    """All engines that are published, by their latched identities. `local_hosts` are names and addresses of this node."""
+
+    node: str
+    specs: Sequence[EngineSpec] = ()
+    local_hosts: frozenset[str] = frozenset()
+    _members: dict[str, Member] = field(default_factory=dict)
+    _names: dict[ProcessKey, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for spec in self.specs:
+            role = spec.role or Role.UNKNOWN
+            source = "config" if spec.role is not None else "default"
+            identity = EngineIdentity(spec.name, spec.deployment or spec.name, role, source, "config")
+            self._members[spec.name] = Member(identity, EngineConfig(), spec.url, spec=spec)
+
+    def update(self, located: Sequence[Located], now: float) -> tuple[Member, ...]:
+        """The members after a scan, in order of their names. An engine whose port is not known yet waits for it."""
+        alive = {item.found.key for item in located}
+        for key in [key for key in self._names if key not in alive]:
+            self._leave(self._names.pop(key), key, now)
+        for item in located:
+            self._enter(item)
+        expired = [
+            name
+            for name, member in self._members.items()
+            if member.spec is None and member.gone_since is not None and now - member.gone_since > KEEP_GONE
+        ]
+        for name in expired:
+            del self._members[name]
+        return tuple(self._members[name] for name in sorted(self._members))
+
+    def _leave(self, name: str, key: ProcessKey, now: float) -> None:
+        member = self._members.get(name)
+        if member is None or member.found is None or member.found.key != key:
+            return
+        if _CLASH in name:
+            del self._members[name]  # a second server on a port that was taken: it never was an engine of its own
+        else:
+            self._members[name] = replace(member, found=None, gone_since=now)
+
+    def _enter(self, item: Located) -> None:
+        found = item.found
+        name = self._names.get(found.key)
+        if name is None:
+            if item.port is None and not found.config.headless:
+                return
+            spec = self._spec_for(item)
+            name = spec.name if spec is not None else self._free_name(name_of(self.node, item))
+            role, source = role_of(found, spec)
+            deployment = (spec.deployment if spec is not None else "") or name
+            identity = EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv")
+            self._names[found.key] = name
+        else:
+            identity, spec = self._members[name].identity, self._members[name].spec
+        url, why_no_url = _address(item, spec)
+        self._members[name] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url)
+
+    def _spec_for(self, item: Located) -> EngineSpec | None:
+        """The configured engine that this process is: its URL names this node and the process's port."""
+        for spec in self.specs:
+            host, port = url_host(spec.url)
+            member = self._members[spec.name]
+            local = is_loopback(host) or host in self.local_hosts or host == item.found.config.host
+            if local and port == item.port and item.reachable and member.found is None:
+                return spec
+        return None
+
+    def _free_name(self, name: str) -> str:
+        candidate, number = name, 2
+        while (member := self._members.get(candidate)) is not None and (member.found is not None or member.spec is not None):
+            candidate, number = f"{name}{_CLASH}{number}", number + 1
+        return candidate
+
+
+def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:
+    """Where to ask for the page, or why nowhere."""
+    if spec is not None:
+        return spec.url, ""
+    if item.found.config.headless:
+        return None, "this node of the engine is headless: the first node has the API"
+    if item.found.command.unix_socket:
+        return None, "it listens on a Unix socket (--uds), where Poise does not ask"
+    if not item.reachable:
+        return None, "it runs in another network namespace; name its address with --engine NAME=URL"
+    return (url_of(item.found, item.port), "") if item.port is not None else (None, "its port is not known")

@@ -1,0 +1,247 @@
+"""Watches the engines of this node: scans /proc, polls each engine, and gives the newest of both at any time.
+
+The one edge of this package with threads: one scans, and each engine has a poller of its own. `latest` never waits for either.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from poise.exporter.engines.argv import url_host
+from poise.exporter.engines.discovery import FoundEngine, find_engines
+from poise.exporter.engines.identity import Member, Roster
+from poise.exporter.engines.locate import Locator
+from poise.exporter.engines.page import Limits
+from poise.exporter.engines.poll import Poll, Poller
+from poise.exporter.engines.table import ProcessKey, ProcessTable
+from poise.exporter.procfs import ProcFs
+from poise.exporter.settings import EngineSpec
+from poise.exporter.snapshot import CollectorStatus, ObservedEngine
+
+#: How often /proc is scanned, in seconds.
+SCAN_INTERVAL = 2.0
+#: How long `stop` waits for all threads together, in seconds; they are daemons, so none holds the process.
+STOP_TIMEOUT = 0.5
+#: How long a port may take to show that vLLM answers there, in seconds.
+PROBE_TIMEOUT = 1.0
+
+DISCOVERY, PAGES = "engine_discovery", "engine_pages"
+#: The collectors of this source and what they give, for flags and documentation.
+COLLECTORS: Mapping[str, str] = {
+    DISCOVERY: "vLLM engines of this node, found in /proc",
+    PAGES: "metrics pages of the engines",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesObserved:
+    """All engines at `taken_at` (Unix seconds), in order of their names, and how the source's collectors do."""
+
+    taken_at: float
+    engines: tuple[ObservedEngine, ...] = ()
+    collectors: tuple[CollectorStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The result of one scan, replaced as a whole. `pages_success`: when no page last failed, Unix seconds."""
+
+    members: tuple[Member, ...] = ()
+    connections: Mapping[str, int] = field(default_factory=dict)
+    duration: float | None = None
+    failures: int = 0
+    last_success: float | None = None
+    pages_success: float | None = None
+    error: str = ""
+
+
+class EngineSource:
+    """The engines of this node. `node` is its name in labels; `specs` are the configured engines; intervals in seconds."""
+
+    def __init__(
+        self,
+        node: str,
+        specs: Sequence[EngineSpec] = (),
+        *,
+        discover: bool = True,
+        interval: float = 5.0,
+        scan_interval: float = SCAN_INTERVAL,
+        proc_root: Path = Path("/proc"),
+        limits: Limits | None = None,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._discover = discover
+        self._interval = interval
+        self._scan_interval = scan_interval
+        self._limits = limits
+        self._now = now
+        self._clock = clock
+        self._proc = ProcFs(proc_root)
+        self._table = ProcessTable(self._proc)
+        self._locator = Locator(self._proc, self._answers_as_vllm)
+        self._roster = Roster(node, tuple(specs), frozenset({node, socket.gethostname()}))
+        self._watched: frozenset[int] = frozenset()
+        self._lock = threading.Lock()  # guards the pollers between scanning, stopping and reading
+        self._pollers: dict[str, tuple[_Target, Poller]] = {}
+        self._failures_before = 0  # of pollers that have ended: a counter must not fall
+        self._stopping = False
+        self._scan = _Scan()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="poise-engines", daemon=True)
+
+    def start(self) -> None:
+        """Starts scanning and polling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends everything at once; waits for the threads at most `STOP_TIMEOUT` seconds."""
+        self._stopped.set()
+        with self._lock:
+            self._stopping = True
+            pollers = [poller for _, poller in self._pollers.values()]
+        for poller in pollers:
+            poller.stop()
+        deadline = self._clock() + STOP_TIMEOUT
+        for poller in pollers:
+            poller.join(max(deadline - self._clock(), 0.0))
+        if self._thread.is_alive():
+            self._thread.join(max(deadline - self._clock(), 0.0))
+
+    def latest(self) -> EnginesObserved:
+        """What is known now: the newest scan with each engine's newest page."""
+        scan = self._scan
+        polls = self._polls()
+        engines = tuple(_observed(member, polls.get(member.identity.engine), scan) for member in scan.members)
+        return EnginesObserved(self._now(), engines, (self._discovery_status(scan), self._pages_status(scan, polls)))
+
+    def title_of(self, pid: int) -> str:
+        """The vLLM title of a process, else its program's name; never a command line."""
+        return self._table.title_of(pid) or self._proc.program(pid)
+
+    # ---------------------------------------------------------------------------------------------------------- scanning
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            started = self._clock()
+            try:
+                self.scan_once()
+            except Exception as problem:
+                # A scan that breaks must not end discovery: it is told, counted, and its engines are unknown until the next.
+                _log.exception("scanning for engines failed")
+                self._scan = replace(self._scan, members=(), failures=self._scan.failures + 1, error=type(problem).__name__)
+            self._stopped.wait(max(self._scan_interval - (self._clock() - started), 0.0))
+
+    def scan_once(self) -> None:
+        """Scans once and starts, keeps or stops pollers accordingly."""
+        started, now = self._clock(), self._now()
+        found: tuple[FoundEngine, ...] = ()
+        if self._discover:
+            found = find_engines(self._table.scan(self._watched))
+            self._watched = frozenset(pid for engine in found for pid in engine.pids)
+        members = self._roster.update(self._locator.locate(found, started), now)
+        _tell(self._scan.members, members)
+        self._keep_pollers(members)
+        connections = {
+            member.identity.engine: self._locator.connections(port)
+            for member in members
+            if member.found is not None and member.url is not None and (port := url_host(member.url)[1]) is not None
+        }
+        before = self._scan
+        pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
+        self._scan = _Scan(members, connections, self._clock() - started, before.failures, now, pages_success)
+
+    def _answers_as_vllm(self, url: str) -> bool:
+        poller = Poller(url, PROBE_TIMEOUT, limits=self._limits, now=self._now, clock=self._clock)
+        return poller.poll_once().page is not None
+
+    def _keep_pollers(self, members: Sequence[Member]) -> None:
+        wanted = {
+            member.identity.engine: _Target(member.url, member.found.key if member.found is not None else None)
+            for member in members
+            if member.url is not None and (member.found is not None or member.spec is not None)
+        }
+        with self._lock:
+            if self._stopping:
+                return
+            for name in [name for name, (target, _) in self._pollers.items() if wanted.get(name) != target]:
+                poller = self._pollers.pop(name)[1]
+                poller.stop()
+                self._failures_before += poller.latest.failures
+            for name, target in wanted.items():
+                if name not in self._pollers:
+                    poller = Poller(target.url, self._interval, limits=self._limits, now=self._now, clock=self._clock)
+                    self._pollers[name] = (target, poller)
+                    poller.start()
+
+    # --------------------------------------------------------------------------------------------------------- observing
+    def _polls(self) -> dict[str, Poll]:
+        with self._lock:
+            return {name: poller.latest for name, (_, poller) in self._pollers.items()}
+
+    def _discovery_status(self, scan: _Scan) -> CollectorStatus:
+        success = scan.last_success is not None and not scan.error
+        return CollectorStatus(DISCOVERY, self._scan_interval, scan.duration, success, scan.last_success, scan.failures, scan.error)
+
+    def _pages_status(self, scan: _Scan, polls: Mapping[str, Poll]) -> CollectorStatus:
+        """An engine where nothing listens yet is no failure; one that answers badly, or not in time, is."""
+        failed = {name: poll for name, poll in sorted(polls.items()) if poll.failed}
+        return CollectorStatus(
+            PAGES,
+            self._interval,
+            max((poll.duration for poll in polls.values() if poll.duration is not None), default=None),
+            not failed,
+            scan.pages_success,
+            self._failures_before + sum(poll.failures for poll in polls.values()),
+            "; ".join(f"{name}: {poll.error}" for name, poll in failed.items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a poller asks: another process behind the same address is another target."""
+
+    url: str
+    key: ProcessKey | None
+
+
+def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
+    found = member.found
+    process_up = True if found is not None else False if member.gone_since is not None else None
+    engine = ObservedEngine(
+        identity=member.identity,
+        config=member.config,
+        url=member.url,
+        pid=found.key.pid if found is not None else None,
+        process_up=process_up,
+        start_time=member.start_time,
+        gone_since=member.gone_since,
+        ranks=found.ranks if found is not None else (),
+        pids=found.pids if found is not None else frozenset(),
+        page_error=member.why_no_url or ("its process is gone" if process_up is False else "not asked yet"),
+        client_connections=scan.connections.get(member.identity.engine),
+        notes=found.command.problems if found is not None else (),
+    )
+    if poll is None:
+        return engine
+    return replace(engine, page=poll.page, page_error=poll.error, last_page_at=poll.last_page_at, rtt=poll.rtt)
+
+
+def _tell(before: Sequence[Member], now: Sequence[Member]) -> None:
+    """Logs engines that came and went."""
+    old_keys = {member.identity.engine: member.found.key for member in before if member.found is not None}
+    for member in now:
+        name, old = member.identity.engine, old_keys.get(member.identity.engine)
+        if member.found is not None and member.found.key != old:
+            _log.info("engine %s: process %d, role %s (%s)", name, member.found.key.pid, member.identity.role, member.identity.role_source)
+            for problem in member.found.command.problems:
+                _log.warning("engine %s: %s", name, problem)
+        elif member.found is None and old is not None:
+            _log.info("engine %s: process %d is gone", name, old.pid)
