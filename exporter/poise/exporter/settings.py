@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from poise.exporter.snapshot import Role
 
-DEFAULT_LISTEN = "0.0.0.0:9747"  # noqa: S104 - an exporter is scraped from other machines, like every exporter
+DEFAULT_LISTEN = "0.0.0.0:9747"  # an exporter is scraped from other machines, like every exporter
 DEFAULT_INTERVAL = 1.0
 #: vLLM renders its page in the API server, so it is asked rarely (shared contract: every 5 s).
 DEFAULT_ENGINE_INTERVAL = 5.0

@@ -1,0 +1,180 @@
+"""One card as collectors see it (handle, prepared calls, what must outlive a lost card), and what one run of a collector gave.
+
+Collectors prepare calls once and run them every tick; all memory of refusals lives in the prepared calls. This file knows no metric
+by name and no thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from poise.exporter.metrics import Metric
+from poise.exporter.nvml.fields import FieldBatch
+from poise.exporter.nvml.library import DRIVER_GONE, LOST, REFUSALS, SUCCESS, Call, Library, NvmlFailure, reason_of, words_of
+from poise.exporter.snapshot import GpuIdentity, GpuProcess, Reason
+
+State = TypeVar("State")
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another card of the node that answered lately: what topology and links need to know of it."""
+
+    index: int
+    uuid: str
+    pci_bus_id: str
+    handle: ctypes.c_void_p
+
+
+@dataclass(slots=True)
+class CardMemory:
+    """What of a card must survive its loss and a driver reload: integrals that we keep ourselves, keyed by collector."""
+
+    kept: dict[str, object] = field(default_factory=dict)
+
+
+class Card:
+    """One card in one life of the driver. Used by its own thread only."""
+
+    def __init__(
+        self,
+        library: Library,
+        handle: ctypes.c_void_p,
+        *,
+        index: int,
+        uuid: str,
+        name: str,
+        interval: float,
+        driver_version: tuple[int, ...],
+        memory: CardMemory,
+        peers: Callable[[], tuple[Peer, ...]],
+    ) -> None:
+        self.library = library
+        self.handle = handle
+        self.index = index
+        self.uuid = uuid
+        self.name = name
+        self.interval = interval
+        self.driver_version = driver_version
+        self.peers = peers
+        #: NVLink links → bus id of the far end ("" unknown) and its type; written by the collector of links, read by topology.
+        self.link_peers: dict[int, tuple[str, str]] = {}
+        self._memory = memory
+
+    def call(self, names: str | tuple[str, ...], *arguments: Any) -> Call:
+        """A prepared call ``name(handle, *arguments)``; with several names, the first symbol that the library has."""
+        candidates = (names,) if isinstance(names, str) else names
+        return Call(candidates[0], self.library.function(*candidates), (self.handle, *arguments))
+
+    def fields(self) -> FieldBatch:
+        """A new, empty array of field values of this card."""
+        return FieldBatch(self.library.function("nvmlDeviceGetFieldValues"), self.handle)
+
+    def keep(self, key: str, make: Callable[[], State]) -> State:
+        """State that outlives this object, made at first use."""
+        return cast(State, self._memory.kept.setdefault(key, make()))
+
+
+@dataclass(slots=True)
+class Tick:
+    """One run of one collector on one card: what it read, what it could not and why.
+
+    `now` is monotonic seconds. A call that fails puts the reason on the metrics that it would have fed; a refusal (not supported, no
+    permission, unknown to this driver) is an answer, everything else is also an `error` of the run.
+    """
+
+    now: float
+    readings: dict[Metric, Mapping[Labels, float]] = field(default_factory=dict)
+    absent: dict[Metric, Reason] = field(default_factory=dict)
+    processes: tuple[GpuProcess, ...] | None = None
+    identity: GpuIdentity | None = None
+    answered: bool = False
+    error: str = ""
+
+    def ask(self, call: Call, *metrics: Metric) -> bool:
+        """Runs a call; True when it succeeded, else the metrics are marked absent.
+
+        Raises:
+            NvmlFailure: the card is lost or the driver is gone.
+        """
+        code = call.run()
+        if code == SUCCESS:
+            self.answered = True
+            return True
+        self.refuse(code, call.name, *metrics)
+        return False
+
+    def refuse(self, code: int, what: str, *metrics: Metric) -> None:
+        """Notes that `what` failed with this nvmlReturn_t and that these metrics are therefore absent.
+
+        Raises:
+            NvmlFailure: the card is lost or the driver is gone.
+        """
+        if code in LOST or code in DRIVER_GONE:
+            raise NvmlFailure(what, code)
+        if code in REFUSALS:
+            self.answered = True
+        elif not self.error:
+            self.error = f"{what}: {words_of(code)}"
+        reason = reason_of(code)
+        for metric in metrics:
+            self.absent.setdefault(metric, reason)
+
+    def set(self, metric: Metric, value: float) -> None:
+        """The value of a metric without own labels."""
+        self.readings[metric] = {(): value}
+
+    def put(self, metric: Metric, values: Mapping[Labels, float]) -> None:
+        """All values of a metric with own labels; nothing when there are none."""
+        if values:
+            self.readings[metric] = values
+
+    def put_fields(self, batch: FieldBatch, metric: Metric, places: Iterable[tuple[Labels, int]], scale: float = 1) -> None:
+        """The values of fields, one per label tuple, times `scale`. The metric is absent only when no field gave a value."""
+        values, refusal = batch.gather(places, scale)
+        if values:
+            self.answered = True
+            self.readings[metric] = values
+        if refusal and (not values or refusal in LOST or refusal in DRIVER_GONE):
+            self.refuse(refusal, "nvmlDeviceGetFieldValues", metric)
+
+    def field(self, batch: FieldBatch, place: int, *metrics: Metric) -> float | None:
+        """The value of one field, or None and the metrics marked absent."""
+        code = batch.code(place)
+        if code == SUCCESS:
+            self.answered = True
+            return batch.value(place)
+        self.refuse(code, "nvmlDeviceGetFieldValues", *metrics)
+        return None
+
+
+class Read(Protocol):
+    """What a prepared collector does in a tick."""
+
+    def __call__(self, tick: Tick) -> None: ...
+
+
+class Prepare(Protocol):
+    """Prepares a collector for one card: makes structs, calls and fields, and returns what runs each tick."""
+
+    def __call__(self, card: Card, fields: FieldBatch) -> Read: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """The declaration of a collector: one file, one job.
+
+    `interval` in seconds; None means every tick. `metrics` are all that it may give. `help` is the help of its flag.
+    """
+
+    name: str
+    help: str
+    metrics: tuple[Metric, ...]
+    prepare: Prepare
+    interval: float | None = None
+    #: False for what a card cannot be published without.
+    optional: bool = True

@@ -1,0 +1,181 @@
+"""NVLink: bytes per link and card each tick; state, bandwidth and far end of each link more rarely.
+
+Fields 138 and 139 are counters of payload in KiB despite their names (nvml.h), with a scope that sums all links. Blackwell may have only
+fields 202 and 204, which count bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pynvml
+from poise.exporter.metrics import (
+    GPU_NVLINK_BANDWIDTH,
+    GPU_NVLINK_PEER_INFO,
+    GPU_NVLINK_RX,
+    GPU_NVLINK_TOTAL_RX,
+    GPU_NVLINK_TOTAL_TX,
+    GPU_NVLINK_TX,
+    GPU_NVLINK_UP,
+)
+from poise.exporter.nvml.card import Card, Collector, Labels, Read, Tick
+from poise.exporter.nvml.fields import ALL_LINKS, FieldBatch
+from poise.exporter.nvml.identity import architecture_of, sysfs_bus_id
+from poise.exporter.nvml.library import LOST, NOT_SUPPORTED, REFUSALS, SUCCESS
+
+_KIBI = 1024
+#: NVML_FI_DEV_NVLINK_GET_SPEED is MB/s.
+_MEGA = 1e6
+_DATA_TX: int = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+_DATA_RX: int = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+_BYTES_TX: int = pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
+_BYTES_RX: int = pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES
+_SPEED: int = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+_BLACKWELL = 10
+#: nvmlIntNvLinkDeviceType_t → label.
+_PEER_TYPES = {0: "gpu", 2: "switch"}
+#: No card of today has more (nvml.h, NVML_NVLINK_MAX_LINKS is 36); a larger answer is not believed.
+_MOST_LINKS = 72
+
+
+def link_count(card: Card) -> tuple[int, int]:
+    """How many links the card has, and the nvmlReturn_t of asking (field 91, NVML_FI_DEV_NVLINK_LINK_COUNT)."""
+    batch = card.fields()
+    place = batch.add(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
+    code = batch.code(place)
+    if code != SUCCESS:
+        return 0, code
+    return min(int(batch.value(place)), _MOST_LINKS), code
+
+
+class _Links:
+    """The links of a card, found at the first tick on which the driver says how many there are."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self.count = 0
+        self.code = NOT_SUPPORTED
+        self.known = False
+
+    def find(self) -> bool:
+        """Whether there are links; asks the driver until it answers."""
+        if not self.known:
+            self.count, self.code = link_count(self._card)
+            self.known = self.code == SUCCESS or self.code in REFUSALS
+            if self.known and not self.count:
+                self.code = self.code or NOT_SUPPORTED
+        return self.count > 0
+
+
+def prepare_traffic(card: Card, fields: FieldBatch) -> Read:
+    """Counters of one direction each: sent and received by this card."""
+    links = _Links(card)
+    blackwell = architecture_of(card) >= _BLACKWELL
+    directions = ((GPU_NVLINK_TX, GPU_NVLINK_TOTAL_TX, _DATA_TX, _BYTES_TX), (GPU_NVLINK_RX, GPU_NVLINK_TOTAL_RX, _DATA_RX, _BYTES_RX))
+    metrics = tuple(metric for direction in directions for metric in direction[:2])
+    places: list[tuple[list[tuple[Labels, int]], int, int | None]] = []
+
+    def find() -> bool:
+        if places:
+            return True
+        if not links.find():
+            return False
+        for _, _, kibibytes, whole_bytes in directions:
+            per_link: list[tuple[Labels, int]] = [((str(link),), fields.add(kibibytes, link)) for link in range(links.count)]
+            places.append((per_link, fields.add(kibibytes, ALL_LINKS), fields.add(whole_bytes, ALL_LINKS) if blackwell else None))
+        return True
+
+    def read(tick: Tick) -> None:
+        if not find():
+            tick.refuse(links.code, "NVML_FI_DEV_NVLINK_LINK_COUNT", *metrics)
+            return
+        for (per_link_metric, total_metric, _, _), (per_link, total, bytes_total) in zip(directions, places, strict=True):
+            tick.put_fields(fields, per_link_metric, per_link, _KIBI)
+            if fields.code(total) == SUCCESS:
+                tick.set(total_metric, fields.value(total) * _KIBI)
+            elif bytes_total is not None and fields.code(bytes_total) == SUCCESS:
+                tick.set(total_metric, fields.value(bytes_total))
+            else:
+                given = tick.readings.get(per_link_metric, {})
+                if len(given) == links.count:
+                    tick.set(total_metric, sum(given.values()))
+                else:
+                    tick.refuse(fields.code(total), "nvmlDeviceGetFieldValues", total_metric)
+
+    find()
+    return read
+
+
+def prepare_state(card: Card, fields: FieldBatch) -> Read:
+    """A link that is not active has no bandwidth; its far end stays known."""
+    links = _Links(card)
+    get_state = card.library.function("nvmlDeviceGetNvLinkState")
+    get_type = card.library.function("nvmlDeviceGetNvLinkRemoteDeviceType")
+    get_peer = card.library.function("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo")
+    active = ctypes.c_int()
+    kind = ctypes.c_int()
+    pci = pynvml.nvmlPciInfo_t()
+    speeds: list[tuple[Labels, int]] = []
+
+    def find() -> bool:
+        if not links.find():
+            return False
+        if not speeds:
+            speeds.extend(((str(link),), fields.add(_SPEED, link)) for link in range(links.count))
+        return True
+
+    def read_peer(link: int) -> None:
+        """Latched: what a link is wired to does not change while the card is in its slot, and a link that is down does not tell."""
+        known_bus_id, known_type = card.link_peers.get(link, ("", "unknown"))
+        if known_bus_id and known_type != "unknown":
+            return
+        number = ctypes.c_uint(link)
+        code = get_peer(card.handle, number, ctypes.byref(pci))
+        bus_id = sysfs_bus_id(pci.busId.decode(errors="replace")) if code == SUCCESS else known_bus_id
+        code = get_type(card.handle, number, ctypes.byref(kind))
+        peer_type = _PEER_TYPES.get(kind.value, "unknown") if code == SUCCESS else known_type
+        card.link_peers[link] = (bus_id, peer_type)
+
+    def read(tick: Tick) -> None:
+        if not find():
+            tick.refuse(links.code, "NVML_FI_DEV_NVLINK_LINK_COUNT", GPU_NVLINK_UP, GPU_NVLINK_BANDWIDTH, GPU_NVLINK_PEER_INFO)
+            return
+        states: dict[Labels, float] = {}
+        for link in range(links.count):
+            code = get_state(card.handle, ctypes.c_uint(link), ctypes.byref(active))
+            if code == SUCCESS:
+                tick.answered = True
+                states[(str(link),)] = float(active.value == pynvml.NVML_FEATURE_ENABLED)
+            elif code in LOST or not states:
+                tick.refuse(code, "nvmlDeviceGetNvLinkState", GPU_NVLINK_UP)
+            read_peer(link)
+        if states:
+            tick.absent.pop(GPU_NVLINK_UP, None)
+        tick.put(GPU_NVLINK_UP, states)
+        tick.put_fields(fields, GPU_NVLINK_BANDWIDTH, speeds, _MEGA)
+        uuids = {peer.pci_bus_id: peer.uuid for peer in card.peers()}
+        tick.put(
+            GPU_NVLINK_PEER_INFO,
+            {
+                (str(link), "gpu" if bus_id in uuids else peer_type, uuids.get(bus_id, ""), bus_id): 1.0
+                for link, (bus_id, peer_type) in sorted(card.link_peers.items())
+            },
+        )
+
+    find()
+    return read
+
+
+TRAFFIC = Collector(
+    name="nvlink",
+    help="bytes over NVLink, per link and card",
+    metrics=(GPU_NVLINK_TX, GPU_NVLINK_RX, GPU_NVLINK_TOTAL_TX, GPU_NVLINK_TOTAL_RX),
+    prepare=prepare_traffic,
+)
+STATE = Collector(
+    name="nvlink_state",
+    help="state, bandwidth and far end of each NVLink",
+    metrics=(GPU_NVLINK_UP, GPU_NVLINK_BANDWIDTH, GPU_NVLINK_PEER_INFO),
+    prepare=prepare_state,
+    interval=5.0,
+)

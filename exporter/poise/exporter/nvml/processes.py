@@ -1,0 +1,88 @@
+"""Processes with memory on the card: compute, graphics and MPS clients. Who they belong to is decided elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from poise.exporter.metrics import GPU_FOREIGN_MEMORY, GPU_PROCESS_MEMORY
+from poise.exporter.nvml.card import Card, Collector, Read, Tick
+from poise.exporter.nvml.fields import FieldBatch
+from poise.exporter.nvml.library import INSUFFICIENT_SIZE, REFUSALS, SUCCESS
+from poise.exporter.snapshot import GpuProcess
+
+#: nvmlProcessInfo_t of the `_v2` and `_v3` calls: pid, 4 bytes of padding, usedGpuMemory, gpuInstanceId, computeInstanceId.
+_ENTRY = struct.Struct("=I4xQII")
+#: NVML_VALUE_NOT_AVAILABLE: the driver does not know (e.g. in a container of driver 535).
+_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
+_FIRST_CAPACITY = 64
+#: More processes on one card than this are an answer that we do not believe.
+_LARGEST_CAPACITY = 1 << 16
+
+_METRICS = (GPU_PROCESS_MEMORY, GPU_FOREIGN_MEMORY)
+
+
+class _List:
+    """One of the driver's process lists, with a buffer that grows when the driver says it is too small."""
+
+    def __init__(self, function: Callable[..., int], handle: ctypes.c_void_p, name: str) -> None:
+        self.name = name
+        self.refusal = SUCCESS
+        self._function = function
+        self._handle = handle
+        self._count = ctypes.c_uint()
+        self._count_reference = ctypes.byref(self._count)
+        self._buffer: Any = ctypes.create_string_buffer(_FIRST_CAPACITY * _ENTRY.size)
+
+    def read(self, into: dict[int, int | None]) -> int:
+        """Adds pid → bytes (None unknown) of this list; the nvmlReturn_t. A process in two lists counts once, with the larger figure."""
+        if self.refusal:
+            return self.refusal
+        while True:
+            capacity = len(self._buffer) // _ENTRY.size
+            self._count.value = capacity
+            code = self._function(self._handle, self._count_reference, self._buffer)
+            if code != INSUFFICIENT_SIZE or capacity >= _LARGEST_CAPACITY:
+                break
+            self._buffer = ctypes.create_string_buffer(max(2 * capacity, 2 * self._count.value) * _ENTRY.size)
+        if code in REFUSALS:
+            self.refusal = code
+        if code == SUCCESS:
+            for place in range(min(self._count.value, capacity)):
+                pid, used, _, _ = _ENTRY.unpack_from(self._buffer, place * _ENTRY.size)
+                known = into.get(pid)
+                if used == _NOT_AVAILABLE:
+                    into.setdefault(pid, None)
+                elif known is None or used > known:
+                    into[pid] = used
+        return int(code)
+
+
+def prepare(card: Card, fields: FieldBatch) -> Read:
+    """The compute list decides whether anything is known; graphics and MPS lists add to it where the driver has them."""
+    lists = [
+        _List(card.library.function(f"{name}_v3", f"{name}_v2"), card.handle, name)
+        for name in (
+            "nvmlDeviceGetComputeRunningProcesses",
+            "nvmlDeviceGetGraphicsRunningProcesses",
+            "nvmlDeviceGetMPSComputeRunningProcesses",
+        )
+    ]
+
+    def read(tick: Tick) -> None:
+        found: dict[int, int | None] = {}
+        for place, process_list in enumerate(lists):
+            code = process_list.read(found)
+            if code != SUCCESS:
+                tick.refuse(code, process_list.name, *(_METRICS if place == 0 else ()))
+            else:
+                tick.answered = True
+        if not tick.absent:
+            tick.processes = tuple(GpuProcess(pid, found[pid]) for pid in sorted(found))
+
+    return read
+
+
+COLLECTOR = Collector(name="processes", help="processes with memory on each card", metrics=_METRICS, prepare=prepare)

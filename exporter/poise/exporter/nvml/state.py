@@ -1,0 +1,35 @@
+"""Modes of the card: persistence mode and MIG. A partitioned card is said, not measured."""
+
+from __future__ import annotations
+
+import ctypes
+
+from poise.exporter.metrics import GPU_MIG_MODE, GPU_PERSISTENCE_MODE
+from poise.exporter.nvml.card import Card, Collector, Read, Tick
+from poise.exporter.nvml.fields import FieldBatch
+
+
+def prepare(card: Card, fields: FieldBatch) -> Read:
+    """0 or 1 each; the current MIG mode, not the pending one."""
+    persistence = ctypes.c_int()
+    current = ctypes.c_uint()
+    pending = ctypes.c_uint()
+    get_persistence = card.call("nvmlDeviceGetPersistenceMode", ctypes.byref(persistence))
+    get_mig = card.call("nvmlDeviceGetMigMode", ctypes.byref(current), ctypes.byref(pending))
+
+    def read(tick: Tick) -> None:
+        if tick.ask(get_persistence, GPU_PERSISTENCE_MODE):
+            tick.set(GPU_PERSISTENCE_MODE, persistence.value)
+        if tick.ask(get_mig, GPU_MIG_MODE):
+            tick.set(GPU_MIG_MODE, current.value)
+
+    return read
+
+
+COLLECTOR = Collector(
+    name="state",
+    help="persistence and MIG mode of each card",
+    metrics=(GPU_PERSISTENCE_MODE, GPU_MIG_MODE),
+    prepare=prepare,
+    interval=30.0,
+)
