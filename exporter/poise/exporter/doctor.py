@@ -1,0 +1,159 @@
+"""`poise doctor`: the checklist in a terminal, from an exporter that runs already, else from a look of its own.
+
+Both ways give the same document (`checks/document.py`); rendering is in doctor_text.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import sys
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from poise.exporter import doctor_text, logs, settings
+from poise.exporter.checks.document import FORMAT, document
+from poise.exporter.command import Exporter
+from poise.exporter.nvml import registry
+from poise.exporter.settings import SettingsError
+
+DEFAULT_EXPORTER = "http://127.0.0.1:9747"
+#: Long enough for a load verdict (watch), short enough to wait for.
+DEFAULT_WINDOW = "10s"
+#: One engine poll and one tick on top of the window, so that the newest page is in it.
+SETTLING_SECONDS = 2.0
+FETCH_TIMEOUT = 5.0
+#: A checklist of 8 cards and 4 engines is 20 KB.
+LARGEST_DOCUMENT = 4 << 20
+COULD_NOT_LOOK = 2
+
+_KEYS = ("node", "time", "simulated", "verdict", "checks")
+
+
+class CouldNotLook(Exception):
+    """There is no checklist to show; the message says why and what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `poise doctor`."""
+    parser.description = (
+        "Runs the checklist on this machine: each line passes, fails or is unknown, with evidence, cause and fix. "
+        "Exit code 0 when all pass, 1 when something fails, 2 when it could not look."
+    )
+    parser.add_argument(
+        "--exporter",
+        metavar="URL",
+        help=f"ask this exporter; default: the one on {DEFAULT_EXPORTER} if it answers, else look without one",
+    )
+    parser.add_argument("--here", action="store_true", help="look without an exporter, even if one runs")
+    parser.add_argument(
+        "--window", metavar="DURATION", default=DEFAULT_WINDOW, help=f"how long to look without an exporter (default {DEFAULT_WINDOW})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour (default auto: in a terminal only)")
+    settings.add_arguments(parser, registry.SWITCHES)
+    parser.set_defaults(log_level="error")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the checklist; 0 all pass, 1 something fails, 2 could not look."""
+    try:
+        page, source, stuck = _look(arguments)
+    except (CouldNotLook, SettingsError) as error:
+        print(f"poise: {error}", file=sys.stderr)
+        return COULD_NOT_LOOK
+    if arguments.json:
+        print(json.dumps(page, indent=2, ensure_ascii=False))
+    else:
+        colour = arguments.color == "always" or (arguments.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        width = min(shutil.get_terminal_size((100, 24)).columns, 140)
+        sys.stdout.write(doctor_text.render(page, source=source, width=width, colour=colour))
+    code = doctor_text.exit_code(page)
+    if stuck:
+        # A thread is stuck in the driver, and the C library's exit handlers may wait for it (see command.py).
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _look(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool]:
+    """The document, where it is from, and whether a thread of ours hangs in the driver."""
+    if arguments.here and arguments.exporter:
+        raise CouldNotLook(f"--here and --exporter={arguments.exporter} exclude each other; give one of them")
+    if not arguments.here:
+        url = arguments.exporter or DEFAULT_EXPORTER
+        try:
+            return fetch(url), f"exporter {url}", False
+        except CouldNotLook:
+            if arguments.exporter:
+                raise
+    return _look_here(arguments)
+
+
+def fetch(url: str) -> dict[str, Any]:
+    """The checklist of a running exporter.
+
+    Raises:
+        CouldNotLook: no exporter answers there, it has no checklist yet, or it is not one of ours.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise CouldNotLook(f"--exporter={url}: {error}; expected http://HOST:9747") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise CouldNotLook(f"--exporter={url}: expected http://HOST:9747")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(host, port, timeout=FETCH_TIMEOUT)
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}/checks")
+        answer = connection.getresponse()
+        body = answer.read(LARGEST_DOCUMENT + 1)
+    except (OSError, http.client.HTTPException) as error:
+        raise CouldNotLook(f"no exporter answers at {url}: {error}; start one with `poise exporter`, or use --here") from error
+    finally:
+        connection.close()
+    if answer.status == http.client.SERVICE_UNAVAILABLE:
+        raise CouldNotLook(f"the exporter at {url} has no snapshot yet; try again in a moment")
+    try:
+        page = json.loads(body) if answer.status == http.client.OK and len(body) <= LARGEST_DOCUMENT else None
+    except ValueError:
+        page = None
+    if not isinstance(page, dict) or any(key not in page for key in _KEYS) or page.get("format") != FORMAT:
+        raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise (HTTP {answer.status}); is that a Poise exporter?")
+    return page
+
+
+def _look_here(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool]:
+    chosen = settings.load(arguments, os.environ, registry.SWITCHES)
+    try:
+        window = settings.parse_duration(arguments.window)
+    except ValueError as error:
+        raise CouldNotLook(f"--window={arguments.window}: {error}") from None
+    logs.set_up(chosen.log_level, chosen.log_format)
+    exporter = Exporter(chosen)
+    exporter.start()
+    try:
+        _wait(window + SETTLING_SECONDS)
+        published = exporter.latest()
+    finally:
+        clean = exporter.stop()
+    if published is None or published.outcome is None:
+        raise CouldNotLook(f"no snapshot within {window:g} s; try a longer --window, and --log-level=debug for the reason")
+    return document(published.snapshot, published.outcome), f"own look of {window:g} s", not clean
+
+
+def _wait(seconds: float) -> None:
+    """The window has to pass; in a terminal the time left is shown."""
+    end = time.monotonic() + seconds
+    shown = sys.stderr.isatty()
+    while (left := end - time.monotonic()) > 0:
+        if shown:
+            print(f"\rlooking, {left:.0f} s left ", end="", file=sys.stderr, flush=True)
+        time.sleep(min(1.0, left))
+    if shown:
+        print("\r" + " " * 24 + "\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,100 @@
+"""`poise doctor`: where the checklist comes from, its exit codes, and what it says when it cannot look."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from poise.cli.main import main
+from poise.exporter.checks.document import document
+from poise.exporter.checks.runner import Runner
+
+from tests.scenes import START, card, engine, node
+
+
+@contextmanager
+def serving(status: int, body: bytes) -> Iterator[str]:
+    """A server that gives this answer to every request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(5)
+
+
+def checklist() -> bytes:
+    scene = node([card(0, busy=0), card(1, busy=0)], [engine(cards=[0], visible=[0, 1], environment="0,1")], expected=2)
+    return json.dumps(document(scene, Runner().observe(dataclasses.replace(scene, taken_at=START)))).encode()
+
+
+def test_running_exporter_is_asked_and_its_failure_is_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(200, checklist()) as url:
+        assert main(["doctor", "--exporter", url]) == 1
+    out = capsys.readouterr().out
+    assert f"exporter {url}" in out
+    assert "the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused" in out
+
+
+def test_json_is_the_document_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(200, checklist()) as url:
+        assert main(["doctor", "--json", "--exporter", url]) == 1
+    assert json.loads(capsys.readouterr().out) == json.loads(checklist())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (503, b"", "has no snapshot yet"),
+        (200, b"<html>", "is no checklist of this version of Poise"),
+        (200, b'{"format": 99}', "is no checklist of this version of Poise"),
+        (404, b"", "HTTP 404"),
+        (200, b"[" + b" " * (5 << 20) + b"]", "is no checklist of this version of Poise"),
+    ],
+)
+def test_what_is_no_checklist_is_said_with_exit_code_two(status: int, body: bytes, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(status, body) as url:
+        assert main(["doctor", "--exporter", url]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://[::1", "http://127.0.0.1:99999"])
+def test_address_that_cannot_be_asked_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--exporter", url]) == 2
+    assert f"--exporter={url}" in capsys.readouterr().err
+
+
+def test_exporter_that_is_not_there_is_said_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(200, b"") as url:
+        pass
+    assert main(["doctor", "--exporter", url]) == 2
+    assert "start one with `poise exporter`, or use --here" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="this machine has an NVIDIA driver")
+def test_own_look_on_a_machine_without_driver_could_not_look(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--here", "--window", "0s", "--no-discover", "--expected-gpus", "0"]) == 2
+    assert "no NVIDIA driver" in capsys.readouterr().out
+
+
+def test_bad_window_names_flag_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--here", "--window", "soon"]) == 2
+    assert "--window=soon" in capsys.readouterr().err
