@@ -21,12 +21,17 @@ logger = logging.getLogger(__name__)
 
 #: sysfs changes only when a card leaves or joins the bus.
 EXPECTED_SECONDS = 10.0
+#: How long the first snapshot waits for the cards' first readings; without a hang they take some milliseconds.
+SETTLE_SECONDS = 2.0
+_SETTLE_STEP_SECONDS = 0.02
 
 
 class Cards(Protocol):
     """Where the newest state of the cards comes from."""
 
     def view(self) -> View: ...
+
+    def settled(self) -> bool: ...
 
 
 class EnginesLike(Protocol):
@@ -134,6 +139,9 @@ class Assembler:
 
     def _run(self) -> None:
         due = time.monotonic()
+        while not self._cards.settled() and time.monotonic() < due + SETTLE_SECONDS:
+            if self._leave.wait(_SETTLE_STEP_SECONDS):
+                return
         while not self._leave.is_set():
             try:
                 self._published = self.assemble()

@@ -49,7 +49,7 @@ class Driver:
             # An upgrade put a new library beside the old one. Unload ours, so that the next try finds the new one.
             library.close()
             raise DriverError(
-                "the driver was upgraded and its kernel module does not fit the library yet (nvmlInit: {words_of(code)}); "
+                f"the driver was upgraded and its kernel module does not fit the library yet (nvmlInit: {words_of(code)}); "
                 "load the new module or restart the node"
             )
         raise DriverError(f"it does not start (nvmlInit: {words_of(code)})")

@@ -30,8 +30,10 @@ _NO_NUMA_NODE = (-1, 0xFFFFFFFF)
 _TEXT_SIZE = 96
 
 
-def sysfs_bus_id(text: str) -> str:
+def sysfs_bus_id(text: str | bytes) -> str:
     """NVML's bus id ("00000000:1A:00.0") in the form of sysfs ("0000:1a:00.0"); empty for none or for the all-ones id of a switch."""
+    # pynvml's structs give their text as str or as bytes, by version.
+    text = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     domain, colon, rest = text.strip("\0 ").partition(":")
     if not colon:
         return ""
@@ -70,7 +72,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         numa_node = numbers["numa_node"].value if "numa_node" in given else -1
         tick.identity = GpuIdentity(
             name=card.name,
-            pci_bus_id=sysfs_bus_id(pci.busId.decode(errors="replace")) if "pci" in given else "",
+            pci_bus_id=sysfs_bus_id(pci.busId) if "pci" in given else "",
             architecture=ARCHITECTURES.get(architecture, ""),
             serial=_text(texts["serial"]) if "serial" in given else "",
             vbios=_text(texts["vbios"]) if "vbios" in given else "",

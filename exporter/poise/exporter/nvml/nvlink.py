@@ -131,7 +131,7 @@ def prepare_state(card: Card, fields: FieldBatch) -> Read:
             return
         number = ctypes.c_uint(link)
         code = get_peer(card.handle, number, ctypes.byref(pci))
-        bus_id = sysfs_bus_id(pci.busId.decode(errors="replace")) if code == SUCCESS else known_bus_id
+        bus_id = sysfs_bus_id(pci.busId) if code == SUCCESS else known_bus_id
         code = get_type(card.handle, number, ctypes.byref(kind))
         peer_type = _PEER_TYPES.get(kind.value, "unknown") if code == SUCCESS else known_type
         card.link_peers[link] = (bus_id, peer_type)

@@ -64,7 +64,7 @@ class View:
 class _Worker(threading.Thread):
     """The thread of one NVML index in one life of the driver."""
 
-    def __init__(self, sampler: Sampler, driver: Driver, index: int, first_due: float) -> None:
+    def __init__(self, sampler: Sampler, driver: Driver, index: int, phase: float) -> None:
         super().__init__(name=f"gpu-{index}", daemon=True)
         self.index = index
         self.leave = threading.Event()
@@ -73,8 +73,11 @@ class _Worker(threading.Thread):
         self.record: _Record | None = None
         self._sampler = sampler
         self._driver = driver
-        self._due = first_due
+        self._phase = phase
+        self._due = float("-inf")
         self._prepared_at = 0.0
+        #: The first turn is over, however it went.
+        self.begun = False
 
     def stuck(self, now: float) -> bool:
         """Whether the tick under way is past its deadline."""
@@ -95,7 +98,13 @@ class _Worker(threading.Thread):
             finally:
                 self.started = None
             now = clock()
-            self._due = now + pause if pause else max(self._due + self._sampler.interval, now)
+            if pause:
+                self._due = now + pause
+            elif not self.begun:
+                self._due = begun + self._phase
+            else:
+                self._due = max(self._due + self._sampler.interval, now)
+            self.begun = True
 
     def _turn(self, begun: float) -> float:
         """One tick; how long to wait for the next, 0 for the usual interval."""
@@ -207,6 +216,7 @@ class Sampler:
         self._info = DriverInfo(error="it has not been asked yet")
         self._driver_run = Run(at=wall(), duration=0.0, success=False, error="", last_success=None, failures=0)
         self._asked_driver_at: float | None = None
+        self._asked = False
         self._reinitialise = ""
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
@@ -247,6 +257,12 @@ class Sampler:
         if driver_stuck and asked_at is not None and not info.driver:
             info = DriverInfo(error=f"it has not answered for {now - asked_at:.0f} s")
         return View(info, tuple(gpus), self._statuses(records, now, driver_stuck, stuck_workers), driver_stuck or bool(stuck_workers))
+
+    def settled(self) -> bool:
+        """Whether the driver was asked and every card had its first turn, so that a view is not merely early."""
+        with self._lock:
+            workers = list(self._workers.values())
+        return self._asked and all(worker.begun for worker in workers)
 
     # ------------------------------------------------------------------------------------------------------- for the workers
     def claim(self, worker: _Worker, gpu: Gpu) -> _Record:
@@ -357,6 +373,7 @@ class Sampler:
                 backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
             finally:
                 self._asked_driver_at = None
+                self._asked = True
             self._wake.wait(wait)
             self._wake.clear()
             now = self.monotonic()
@@ -406,12 +423,11 @@ class Sampler:
         with self._lock:
             if self._leave.is_set():
                 return
-            now = self.monotonic()
             for index in range(count):
                 worker = self._workers.get(index)
                 if worker is None or not worker.is_alive():
-                    # Spread over the interval, so that the cards' ticks do not pile up.
-                    worker = _Worker(self, driver, index, now + self.interval * index / max(count, 1))
+                    # After the first, spread over the interval, so that the cards' ticks do not pile up.
+                    worker = _Worker(self, driver, index, self.interval * (1 + index / count))
                     self._workers[index] = worker
                     worker.start()
 
