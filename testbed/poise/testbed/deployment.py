@@ -156,7 +156,7 @@ class Deployment:
                 cards.create(self.layout, agreed.simulated_cards, wanted.cache_directory, note)
                 spawning.spawn(self.layout, "mirror", "mirror", launch.mirror_command(self.layout), self._clean(), {})
                 cards.wait_mirrored(self.layout)
-                note(f"{agreed.simulated_cards} × {cards.name_of(self.layout)}")
+                note(f"{agreed.simulated_cards} × {cards.profile(agreed.simulated_cards).product.name}")
         if agreed.exporter_port is not None:
             with progress.step(STEP_EXPORTER, f"http://{ports.LOOPBACK}:{agreed.exporter_port}/metrics") as note:
                 self.start_exporter()
@@ -209,7 +209,7 @@ class Deployment:
         environ = self._clean()
         expected = None
         if current.simulated_cards:
-            environ |= cards.library_environment(self.layout)
+            environ |= cards.library_environment(self.layout, current.environment.parent)
             expected = current.simulated_cards
         command = launch.exporter_command(current.exporter_port, expected)
         facts = {"url": f"http://{ports.LOOPBACK}:{current.exporter_port}"}

@@ -1,0 +1,91 @@
+"""The simulated cards of a deployment: made, named to the exporter, waited for, given faults.
+
+Owns the two files between a deployment and its mirror (which faults are wanted, what the mirror shows). What is shown on a
+card is decided in mirror.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from poise.testbed.environment import Note
+from poise.testbed.errors import TestbedError
+from poise.testbed.files import read_json_object, write_json
+from poise.testbed.nvml import library, profiles
+from poise.testbed.nvml.node import SimulatedNode
+from poise.testbed.nvml.profiles import Profile
+from poise.testbed.paths import StateLayout
+
+# The cards of the article that Poise answers; shapes ask for the first one or two.
+PROFILE = "h20x2"
+# The mirror works at 5 Hz; a loaded machine may need seconds to start its Python.
+MIRROR_SECONDS = 60.0
+LOOK_SECONDS = 0.05
+
+
+def profile(count: int) -> Profile:
+    """The profile of a node with `count` cards. Raises TestbedError when there is none."""
+    whole = profiles.load(PROFILE)
+    if not 1 <= count <= len(whole.cards):
+        raise TestbedError(f"{count} cards are asked for and the profile {PROFILE} has {len(whole.cards)}")
+    return dataclasses.replace(whole, cards=whole.cards[:count])
+
+
+def create(layout: StateLayout, count: int, cache: Path, note: Note) -> None:
+    """Makes the state of the node and compiles the library (on first use, a few seconds).
+
+    Raises TestbedError without a C compiler.
+    """
+    node = SimulatedNode.create(layout.cards, profile(count))
+    node.close()
+    note("compiling the simulated NVML library")
+    library.environment(layout.cards, cache)
+
+
+def library_environment(layout: StateLayout, cache: Path) -> dict[str, str]:
+    """What a process needs in its environment to find the simulated cards instead of a driver."""
+    return library.environment(layout.cards, cache)
+
+
+def want_faults(layout: StateLayout, names: Sequence[str]) -> None:
+    """Asks the mirror for exactly these faults and returns when it shows them. Raises TestbedError when it does not."""
+    write_json(layout.faults, {"faults": sorted(names)})
+    _wait(layout, lambda shown: shown.get("faults") == sorted(names), f"did not show {', '.join(names) or 'healthy cards'}")
+
+
+def wanted_faults(layout: StateLayout) -> list[str]:
+    """The faults that are wanted now."""
+    value = (read_json_object(layout.faults) or {}).get("faults")
+    return [str(name) for name in value] if isinstance(value, list) else []
+
+
+def wait_mirrored(layout: StateLayout) -> None:
+    """Returns when the mirror has written to the cards for the first time. Raises TestbedError when it does not."""
+    _wait(layout, lambda _: True, "did not start")
+
+
+def worker_cards(layout: StateLayout) -> dict[int, int]:
+    """Pid of a worker → index of the card on which the mirror shows it."""
+    value = (read_json_object(layout.mirror) or {}).get("workers")
+    if not isinstance(value, dict):
+        return {}
+    return {int(pid): int(card) for pid, card in value.items()}
+
+
+def show(layout: StateLayout, workers: dict[int, int], faults: Sequence[str]) -> None:
+    """The mirror's word on what it shows."""
+    write_json(layout.mirror, {"workers": {str(pid): card for pid, card in workers.items()}, "faults": sorted(faults)})
+
+
+def _wait(layout: StateLayout, fulfilled: Callable[[dict[str, object]], bool], failure: str) -> None:
+    deadline = time.monotonic() + MIRROR_SECONDS
+    while True:
+        shown = read_json_object(layout.mirror)
+        if shown is not None and fulfilled(shown):
+            return
+        if time.monotonic() > deadline:
+            raise TestbedError(f"the mirror {failure} within {MIRROR_SECONDS:.0f} s: see {layout.log('mirror')}")
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,146 @@
+"""The faults that can be put on a deployment, what each should raise, and how each is taken back.
+
+Owns the table and the doing. How a fault on a simulated card looks is the mirror's business (it reads the wish from a file).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from poise.testbed import cards, processes, shapes, spawning
+from poise.testbed.deployment import Deployment
+from poise.testbed.errors import TestbedError
+from poise.testbed.plan import EnginePlan
+from poise.testbed.processes import wait_gone
+from poise.testbed.progress import Progress
+
+Kind = Literal["engine", "process", "cards"]
+
+# A killed worker takes its server with it: vLLM 0.32 needed 9 s when idle machines ran it.
+SERVER_END_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`kind`: "engine" restarts a server with other settings, "process" signals one, "cards" shows on simulated cards only.
+    `alerts` are the rules (alerts/rules) that it should raise, `least_ranks` the tensor-parallel size it makes sense for."""
+
+    name: str
+    kind: Kind
+    what: str
+    alerts: tuple[str, ...]
+    least_ranks: int
+
+
+FAULTS = (
+    Fault(
+        "one-visible",
+        "engine",
+        "the server sees one card only (CUDA_VISIBLE_DEVICES=0) and runs with tensor-parallel size 1",
+        ("NodeGPUUnowned",),
+        2,
+    ),
+    Fault(
+        "one-card",
+        "engine",
+        "the server sees all cards but runs with tensor-parallel size 1",
+        ("EngineSaturatedAndIdle", "EngineGPUsUnused"),
+        2,
+    ),
+    Fault("kill-rank", "process", "the worker of the last rank is killed (SIGKILL)", ("EngineDown",), 1),
+    Fault(
+        "rank-gone",
+        "cards",
+        "the last rank's process is gone from its card while the server lives",
+        ("EngineRankMissing",),
+        2,
+    ),
+    Fault("slow-clock", "cards", "the last rank's card is held at a low SM clock (power cap)", ("EngineRankStraggler",), 2),
+    Fault("link-down", "cards", "one NVLink between the cards is down", ("NVLinkLinkDown",), 2),
+    Fault("card-lost", "cards", "the last card has fallen off the bus (XID 79)", ("GPULost",), 2),
+)
+
+
+def find(name: str) -> Fault:
+    """Raises TestbedError for a name that is not there."""
+    for fault in FAULTS:
+        if fault.name == name:
+            return fault
+    raise TestbedError(f"there is no fault {name!r}: choose from {', '.join(fault.name for fault in FAULTS)}")
+
+
+def apply(deployment: Deployment, fault: Fault, progress: Progress) -> None:
+    """Puts the fault on the first engine of the deployment and returns when it is in force.
+
+    Raises TestbedError when another fault is in force, when there are too few ranks, or when it needs simulated cards.
+    """
+    current = deployment.plan
+    if current.fault is not None:
+        raise TestbedError(f"the fault {current.fault} is in force: `poise testbed fault --undo` first")
+    engine = deployment.engine()
+    if engine.tensor_parallel_size < fault.least_ranks:
+        raise TestbedError(
+            f"{fault.name} needs an engine with tensor-parallel size {fault.least_ranks} or more and {engine.name} has "
+            f"{engine.tensor_parallel_size}: use shape tp"
+        )
+    if fault.kind == "cards" and not current.simulated_cards:
+        raise TestbedError(f"{fault.name} can only be shown on simulated cards: this deployment has none")
+    if fault.kind == "engine":
+        deployment.restart_engine(changed_engine(engine, fault), fault.name, progress)
+        return
+    with progress.step(f"fault {fault.name}", fault.what):
+        deployment.note_fault(fault.name)
+        if fault.kind == "process":
+            _kill_last_rank(deployment, engine)
+        else:
+            cards.want_faults(deployment.layout, [fault.name])
+
+
+def changed_engine(engine: EnginePlan, fault: Fault) -> EnginePlan:
+    """The engine as the fault wants it. one-visible is what a container with one GPU gives; one-card a forgotten option."""
+    changed = replace(engine, tensor_parallel_size=1)
+    if fault.name == "one-visible":
+        first = (engine.cuda_visible_devices or "0").split(",")[0]
+        return replace(changed, cuda_visible_devices=first)
+    return changed
+
+
+def undo(deployment: Deployment, progress: Progress) -> list[str]:
+    """Brings back the deployment as its shape says: card faults cleared, every engine alive with its own settings.
+
+    Without a fault in force it looks and changes nothing. Returns the names of the engines that were restarted.
+    """
+    current = deployment.plan
+    if current.simulated_cards:
+        cards.want_faults(deployment.layout, [])
+    shape = shapes.load(current.shape)
+    restarted = []
+    for engine in current.engines:
+        healthy = next(wanted for wanted in shape.engines if wanted.name == engine.name)
+        wanted = replace(
+            engine,
+            tensor_parallel_size=healthy.tensor_parallel_size,
+            cuda_visible_devices=healthy.cuda_visible_devices,
+        )
+        record = deployment.record(engine.name)
+        alive = record is not None and record.lives and spawning.answers(engine.port, "/health")
+        if wanted != engine or not alive:
+            deployment.restart_engine(wanted, None, progress)
+            restarted.append(engine.name)
+    if deployment.plan.fault is not None:
+        deployment.note_fault(None)
+    return restarted
+
+
+def _kill_last_rank(deployment: Deployment, engine: EnginePlan) -> None:
+    record = deployment.record(engine.name)
+    ranks = deployment.workers(engine.name)
+    if record is None or not ranks:
+        raise TestbedError(f"{engine.name} has no worker that could be killed: `poise testbed status`")
+    processes.send(ranks[-1].identity, signal.SIGKILL)
+    began = time.monotonic()
+    if wait_gone([record.identity], SERVER_END_SECONDS):
+        raise TestbedError(f"{engine.name} still lives {time.monotonic() - began:.0f} s after its last rank was killed")
