@@ -1,0 +1,174 @@
+"""`poise alerts check` and `poise alerts rules`: the edge where rule files, arguments and output meet.
+
+What is right or wrong is decided in `check.py`, what a copy looks like in `scale.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from poise.alerts import promtool, runbooks, shipped
+from poise.alerts.check import Problem, check_files
+from poise.alerts.durations import format_duration
+from poise.alerts.rules import RuleError, RuleFile, load, render
+from poise.alerts.scale import HEADER, rebase, scale_file, without
+
+#: Exit codes: nothing to mend, something to mend, could not look.
+FINE, PROBLEMS, COULD_NOT = 0, 1, 2
+
+
+class CommandError(Exception):
+    """What keeps the command from doing what it was asked; the text tells the person."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `poise alerts`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    check = actions.add_parser(
+        "check",
+        help="find what is wrong with rule files",
+        description="Parses rule files and checks that every series and label in them exists, that every alert has its texts and runbook. "
+        "Asks promtool too where it is installed. Exit code 0: nothing to mend, 1: something to mend, 2: could not look.",
+    )
+    check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="rule files (default: those that come with Poise)")
+    check.add_argument("--allow-other-series", action="store_true", help="accept series that are not Poise's, unchecked")
+
+    rules = actions.add_parser(
+        "rules",
+        help="list the rules, or write them for a Prometheus",
+        description="Lists the rules that come with Poise. With --output, writes the files for a Prometheus to load, changed as asked.",
+    )
+    rules.add_argument("--print", action="store_true", dest="print_files", help="print the files instead of a list")
+    rules.add_argument("--output", type=Path, metavar="DIR", help="write the files into this folder")
+    rules.add_argument("--scale", type=float, metavar="FACTOR", help="multiply every time by this: 0.05 makes ten minutes thirty seconds")
+    rules.add_argument(
+        "--runbook-base", metavar="URL", help="where the runbooks are: the alert's name is appended, or put where URL says {alert}"
+    )
+    rules.add_argument("--dashboard-base", metavar="URL", help="where the dashboard is, in place of http://localhost:9748")
+    rules.add_argument("--without", action="append", default=[], metavar="ALERT", help="leave this alert out (repeatable)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out the command; returns the exit code. What a person can mend is one line on stderr."""
+    try:
+        if arguments.action == "check":
+            return _check(arguments.files, arguments.allow_other_series)
+        return _rules(arguments)
+    except CommandError as error:
+        print(f"poise: {error}", file=sys.stderr)
+        return COULD_NOT
+
+
+# ------------------------------------------------------------------------------------------------------------------- check
+def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
+    ours = not paths
+    paths = paths or shipped.rule_files()
+    files, problems = _load(paths)
+    beside = () if ours else _shipped_files()
+    problems += check_files(files, beside=beside, allow_other_series=allow_other_series)
+    if ours:
+        problems += _orphaned_runbooks(files)
+    for problem in problems:
+        print(problem)
+    opinion = promtool.check_rules(paths)
+    if opinion is not None and not opinion.accepted:
+        print(f"promtool refuses them:\n{opinion.text.strip()}")
+    rules = sum(len(file.rules) for file in files)
+    alerts = len({rule.name for file in files for rule in file.alerts})
+    second = {None: "promtool is not installed and was not asked", True: "promtool agrees", False: "promtool refuses them"}
+    print(
+        f"{_count(len(paths), 'file')}, {_count(rules, 'rule')}, {_count(alerts, 'alert')}: {_count(len(problems), 'problem')}; "
+        f"{second[None if opinion is None else opinion.accepted]}"
+    )
+    return PROBLEMS if problems or (opinion is not None and not opinion.accepted) else FINE
+
+
+def _load(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
+    """The files that parse, and a problem for each that does not."""
+    files, problems = [], []
+    for path in paths:
+        try:
+            files.append(load(path))
+        except RuleError as error:
+            problems.append(Problem(error.place, error.message))
+        except UnicodeDecodeError as error:
+            problems.append(Problem(str(path), f"no UTF-8 text: {error.reason} at byte {error.start}"))
+        except OSError as error:
+            raise CommandError(f"cannot read {path}: {error.strerror}") from None
+    return files, problems
+
+
+def _shipped_files() -> list[RuleFile]:
+    return [load(path) for path in shipped.rule_files()]
+
+
+def _orphaned_runbooks(files: Sequence[RuleFile]) -> list[Problem]:
+    alerts = {rule.name for file in files for rule in file.alerts}
+    return [Problem(str(runbooks.path_of(name)), "a runbook without an alert") for name in runbooks.names() if name not in alerts]
+
+
+def _count(number: int, singular: str) -> str:
+    return f"{number} {singular}" if number == 1 else f"{number} {singular}s"
+
+
+# ------------------------------------------------------------------------------------------------------------------- rules
+def _rules(arguments: argparse.Namespace) -> int:
+    files = {path: load(path) for path in shipped.rule_files()}
+    alerts = sorted({rule.name for file in files.values() for rule in file.alerts})
+    for name in arguments.without:
+        if name not in alerts:
+            raise CommandError(f"--without {name}: there is no such alert; there are {', '.join(alerts)}")
+    texts = {path.name: _text(path, file, arguments) for path, file in files.items()}
+    if arguments.output is not None:
+        _write(arguments.output, texts)
+    elif arguments.print_files:
+        print("\n".join(f"# {name}\n{text}" for name, text in texts.items()), end="")
+    else:
+        print(_listing([_changed(file, arguments) for file in files.values()]))
+    return FINE
+
+
+def _changed(file: RuleFile, arguments: argparse.Namespace) -> RuleFile:
+    file = without(file, arguments.without)
+    file = rebase(file, runbooks=arguments.runbook_base, dashboard=arguments.dashboard_base)
+    if arguments.scale is None:
+        return file
+    try:
+        return scale_file(file, arguments.scale)
+    except ValueError as error:
+        raise CommandError(f"--scale: {error}") from None
+
+
+def _text(path: Path, file: RuleFile, arguments: argparse.Namespace) -> str:
+    """The file as it is, with its comments, when nothing is to be changed in it."""
+    changed = _changed(file, arguments)
+    if changed == file:
+        return path.read_text(encoding="utf-8")
+    scaled = f"\nEvery time in it is multiplied by {arguments.scale:g}." if arguments.scale is not None else ""
+    return render(changed, HEADER + scaled)
+
+
+def _write(folder: Path, texts: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
+    print(f"{_count(len(texts), 'file')} in {folder}; load them with `rule_files: [{folder.resolve()}/*.yml]`")
+
+
+def _listing(files: Sequence[RuleFile]) -> str:
+    rows = [("ALERT", "SEVERITY", "FOR", "SUMMARY")]
+    for file in files:
+        for rule in file.alerts:
+            severity, summary = rule.labels.get("severity", ""), rule.annotations.get("summary", "")
+            rows.append((rule.name, severity, format_duration(rule.wait), summary))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ["  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])) for row in rows]
+    recorded = [rule.name for file in files for rule in file.rules if not rule.alert]
+    return "\n".join([*lines, "", "RECORDED", *recorded])
