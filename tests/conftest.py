@@ -1,0 +1,26 @@
+"""Fixtures that tests of several components share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from poise.testbed.nvml.node import SimulatedNode
+
+from tests.simulated import Simulation, simulation
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Iterator[Callable[[str], Simulation]]:
+    """`simulate("h20x2")`: a simulated node and the real pynvml answering from it in this process. One node a test."""
+    with ExitStack() as stack:
+        yield lambda profile: stack.enter_context(simulation(tmp_path, profile))
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[[str], SimulatedNode]]:
+    """`make_node("h20x2")`: a simulated node for other processes, which start with `node.environment()`."""
+    with ExitStack() as stack:
+        yield lambda profile: stack.enter_context(SimulatedNode.create(tmp_path / f"{profile}.nvml", profile))
