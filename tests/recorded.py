@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CAPTURES = Path(__file__).parent / "captures"
+INFO = CAPTURES / "info"
 
 #: A fault takes the request handler and answers in its own way.
 Fault = Callable[[BaseHTTPRequestHandler], None]

@@ -332,7 +332,7 @@ def _kv_transfer(document: str | None, dotted: Mapping[str, str], problems: list
     return (clean(connector) if connector else None), (clean(role) if role else None)
 
 
-_HUMAN = re.compile(r"(-?\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT]?)")
+_HUMAN = re.compile(r"(-?\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT]?)", re.ASCII)
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -350,8 +350,14 @@ def human_integer(text: str) -> int | None:
     return round(float(digits) * _DECIMAL[unit])
 
 
+_SHARE = re.compile(r"\d{0,9}\.?\d{0,18}([eE]-?\d{1,2})?", re.ASCII)
+
+
 def _float(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\s*\d{0,9}\.?\d{0,18}([eE]-?\d{1,2})?\s*", text) and re.search(r"\d", text.split("e")[0]) else None
+    try:
+        return float(text) if _SHARE.fullmatch(text.strip()) else None
+    except ValueError:
+        return None
 
 
 _USER = re.compile(r"(?<=://)[^/\s]*@")

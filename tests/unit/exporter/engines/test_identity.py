@@ -1,0 +1,181 @@
+"""Names, roles and addresses; latching; engines that vanish, come back, clash, or are configured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from poise.exporter.engines.argv import parse_server
+from poise.exporter.engines.discovery import FoundEngine
+from poise.exporter.engines.identity import KEEP_GONE, Located, Member, Roster, url_of
+from poise.exporter.engines.table import ProcessKey
+from poise.exporter.settings import EngineSpec
+from poise.exporter.snapshot import Role
+
+
+def engine(*arguments: str, pid: int = 10, ticks: int = 1) -> FoundEngine:
+    command = parse_server(["vllm", "serve", "m", *arguments])
+    assert command is not None
+    return FoundEngine(ProcessKey(pid, ticks), command, command.config, 5.0, (), frozenset({pid}), (pid,))
+
+
+def located(*arguments: str, port: int | None = 8000, pid: int = 10, ticks: int = 1, reachable: bool = True) -> Located:
+    return Located(engine(*arguments, pid=pid, ticks=ticks), port, reachable)
+
+
+def roster(*specs: EngineSpec) -> Roster:
+    return Roster("node-a", specs, frozenset({"node-a"}))
+
+
+def one(members: tuple[Member, ...]) -> Member:
+    (member,) = members
+    return member
+
+
+def test_a_name_is_node_and_port_and_never_loopback() -> None:
+    member = one(roster().update([located("--host", "127.0.0.1")], 0.0))
+    assert member.identity.engine == member.identity.deployment == "node-a:8000"
+    assert member.identity.discovered == "argv"
+    assert member.url == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "role", "source"),
+    [
+        ([], Role.MIXED, "default"),
+        (["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'], Role.PREFILL, "argv"),
+        (["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}'], Role.DECODE, "argv"),
+        (["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'], Role.UNKNOWN, "argv"),
+        (["--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1"}'], Role.UNKNOWN, "argv"),
+        (["--config", "v.yaml"], Role.UNKNOWN, "argv"),
+    ],
+)
+def test_the_role_is_what_the_command_line_says(arguments: list[str], role: Role, source: str) -> None:
+    member = one(roster().update([located(*arguments)], 0.0))
+    assert (member.identity.role, member.identity.role_source) == (role, source)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        (None, "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.9", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("gpu-7.example", "gpu-7.example"),
+        ("fd00::7", "[fd00::7]"),
+    ],
+)
+def test_the_address_to_ask(host: str | None, address: str) -> None:
+    arguments = ["--host", host] if host is not None else []
+    assert url_of(engine(*arguments), 8000) == f"http://{address}:8000"
+
+
+def test_a_tls_server_is_asked_with_tls() -> None:
+    assert url_of(engine("--ssl-certfile", "c.pem"), 8443) == "https://127.0.0.1:8443"
+
+
+def test_an_identity_stays_while_the_process_lives() -> None:
+    engines = roster()
+    first = one(engines.update([located()], 0.0))
+    later = engine("--kv-transfer-config", '{"kv_connector":"C","kv_role":"kv_producer"}')
+    assert one(engines.update([Located(later, 8000)], 1.0)).identity == first.identity
+
+
+def test_an_engine_waits_for_its_port_before_it_is_published() -> None:
+    engines = roster()
+    assert engines.update([located("--config", "v.yaml", port=None)], 0.0) == ()
+    assert one(engines.update([located("--config", "v.yaml", port=9000)], 1.0)).identity.engine == "node-a:9000"
+
+
+def test_a_vanished_engine_keeps_its_identity_for_an_hour() -> None:
+    engines = roster()
+    before = one(engines.update([located()], 0.0))
+    gone = one(engines.update([], 10.0))
+    assert (gone.identity, gone.found, gone.gone_since, gone.start_time) == (before.identity, None, 10.0, 5.0)
+    assert one(engines.update([], 10.0 + KEEP_GONE)).gone_since == 10.0
+    assert engines.update([], 10.1 + KEEP_GONE) == ()
+
+
+def test_a_restarted_engine_takes_the_identity_over() -> None:
+    engines = roster()
+    engines.update([located(pid=10)], 0.0)
+    engines.update([], 10.0)
+    again = one(engines.update([located(pid=20)], 20.0))
+    assert (again.identity.engine, again.gone_since) == ("node-a:8000", None)
+    assert again.found is not None
+    assert again.found.key.pid == 20
+    at_once = one(engines.update([located(pid=30)], 30.0))
+    assert at_once.identity.engine == "node-a:8000"
+
+
+def test_the_same_pid_started_again_is_another_process() -> None:
+    engines = roster()
+    engines.update([located(ticks=1)], 0.0)
+    producer = located("--kv-transfer-config", '{"kv_connector":"C","kv_role":"kv_producer"}', ticks=2)
+    assert one(engines.update([producer], 1.0)).identity.role is Role.PREFILL
+
+
+def test_two_servers_that_want_one_port_have_two_names_and_the_second_leaves_no_trace() -> None:
+    engines = roster()
+    members = engines.update([located(pid=10), located(pid=20)], 0.0)
+    assert [member.identity.engine for member in members] == ["node-a:8000", "node-a:8000#2"]
+    assert [member.identity.engine for member in engines.update([located(pid=10)], 1.0)] == ["node-a:8000"]
+
+
+def test_a_configured_engine_is_there_before_anything_is_found_and_for_ever() -> None:
+    engines = roster(EngineSpec("qwen", "http://10.1.1.1:8000", "chat", Role.DECODE))
+    member = one(engines.update([], 0.0))
+    assert (member.identity.engine, member.identity.deployment, member.identity.role) == ("qwen", "chat", Role.DECODE)
+    assert (member.identity.role_source, member.identity.discovered) == ("config", "config")
+    assert one(engines.update([], 10 * KEEP_GONE)).url == "http://10.1.1.1:8000"
+
+
+def test_a_configured_engine_of_this_node_is_its_process() -> None:
+    for url in ("http://127.0.0.1:8000", "http://localhost:8000", "http://node-a:8000", "http://[::1]:8000"):
+        engines = roster(EngineSpec("qwen", url))
+        member = one(engines.update([located("--kv-transfer-config", '{"kv_connector":"C","kv_role":"kv_consumer"}')], 0.0))
+        assert (member.identity.engine, member.identity.role, member.identity.role_source) == ("qwen", Role.DECODE, "argv")
+        assert member.url == url
+        gone = one(engines.update([], 2 * KEEP_GONE))
+        assert (gone.identity.engine, gone.gone_since) == ("qwen", 2 * KEEP_GONE)
+        assert one(engines.update([], 9 * KEEP_GONE)).identity.engine == "qwen"
+        assert one(engines.update([located(pid=77)], 9 * KEEP_GONE)).identity.engine == "qwen"
+
+
+def test_a_configured_engine_elsewhere_is_not_a_process_here() -> None:
+    members = roster(EngineSpec("far", "http://10.1.1.1:8000")).update([located()], 0.0)
+    assert [member.identity.engine for member in members] == ["far", "node-a:8000"]
+    assert len(roster(EngineSpec("other", "http://127.0.0.1:9000")).update([located()], 0.0)) == 2
+
+
+def test_an_engine_in_another_network_namespace_is_not_asked_at_our_loopback() -> None:
+    member = one(roster().update([located(reachable=False)], 0.0))
+    assert member.url is None
+    assert "--engine" in member.why_no_url
+
+
+def test_a_headless_node_goes_by_the_first_node() -> None:
+    first = one(roster().update([located("--headless", "--master-addr", "10.0.0.1", port=None)], 0.0))
+    assert (first.identity.engine, first.url) == ("10.0.0.1:8000", None)
+    assert "headless" in first.why_no_url
+    assert one(roster().update([located("--headless", port=None)], 0.0)).identity.engine == "node-a:headless"
+
+
+def test_a_server_on_a_unix_socket_says_so() -> None:
+    member = one(roster().update([located("--uds", "/run/v.sock")], 0.0))
+    assert member.url is None
+    assert "--uds" in member.why_no_url
+
+
+def test_members_hold_what_is_found_now() -> None:
+    engines = roster()
+    engines.update([located()], 0.0)
+    changed = replace(engine(), pids=frozenset({10, 11}))
+    found = one(engines.update([Located(changed, 8000)], 1.0)).found
+    assert found is not None
+    assert found.pids == {10, 11}
