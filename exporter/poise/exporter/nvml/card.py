@@ -101,10 +101,13 @@ class Tick:
         Raises:
             NvmlFailure: the card is lost or the driver is gone.
         """
+        remembered = call.refusal
         code = call.run()
         if code == SUCCESS:
             self.answered = True
             return True
+        if code in REFUSALS and not remembered:
+            self.answered = True
         self.refuse(code, call.name, *metrics)
         return False
 
@@ -116,9 +119,7 @@ class Tick:
         """
         if code in LOST or code in DRIVER_GONE:
             raise NvmlFailure(what, code)
-        if code in REFUSALS:
-            self.answered = True
-        elif not self.error:
+        if code not in REFUSALS and not self.error:
             self.error = f"{what}: {words_of(code)}"
         reason = reason_of(code)
         for metric in metrics:

@@ -153,6 +153,9 @@ def prepare_state(card: Card, fields: FieldBatch) -> Read:
             tick.absent.pop(GPU_NVLINK_UP, None)
         tick.put(GPU_NVLINK_UP, states)
         tick.put_fields(fields, GPU_NVLINK_BANDWIDTH, speeds, _MEGA)
+        # A link that is down has no speed; some drivers refuse the field then, some say 0.
+        bandwidth = tick.readings.get(GPU_NVLINK_BANDWIDTH, {})
+        tick.readings[GPU_NVLINK_BANDWIDTH] = {labels: speed for labels, speed in bandwidth.items() if speed > 0}
         uuids = {peer.pci_bus_id: peer.uuid for peer in card.peers()}
         tick.put(
             GPU_NVLINK_PEER_INFO,

@@ -20,20 +20,26 @@ from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, GpuIdentit
 
 logger = logging.getLogger(__name__)
 
-#: A tick that takes longer is a hang. A healthy tick takes milliseconds; a first one without persistence mode has been seen at 1.5 s.
-DEADLINE_SECONDS = 3.0
-#: How often the driver is asked how many cards it has, and a card that is down is tried again.
-LOOK_SECONDS = 5.0
-#: Waits between tries to initialise: the first, and the longest after doubling.
-FIRST_BACKOFF_SECONDS = 1.0
-LONGEST_BACKOFF_SECONDS = 30.0
-#: A card that came back to the bus is seen only by a new NVML: how long a loss lasts before that is tried; then the wait doubles.
-REINITIALISE_SECONDS = 30.0
-LONGEST_REINITIALISE_SECONDS = 600.0
-#: Readers are prepared anew so often, which forgets what the driver refused (it may answer now) and counts links again.
-PREPARE_SECONDS = 300.0
-#: How long idle card threads are given to leave before NVML is shut down.
-LEAVE_SECONDS = 2.0
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Deadlines and waits of the sampler, in seconds."""
+
+    #: A tick that takes longer is a hang. A healthy tick takes milliseconds; a first one without persistence mode was seen at 1.5 s.
+    deadline: float = 3.0
+    #: How often the driver is asked how many cards it has, and a card that is down is tried again.
+    look: float = 5.0
+    #: Waits between tries to initialise: the first, and the longest after doubling.
+    backoff: float = 1.0
+    longest_backoff: float = 30.0
+    #: A card that came back to the bus is seen only by a new NVML: how long a loss lasts before that is tried; then the wait doubles.
+    reinitialise: float = 30.0
+    longest_reinitialise: float = 600.0
+    #: Readers are prepared anew so often, which forgets what the driver refused (it may answer now) and counts links again.
+    prepare: float = 300.0
+    #: How long idle card threads are given to leave before NVML is shut down.
+    leave: float = 2.0
+
 
 DRIVER_COLLECTOR = "driver"
 
@@ -82,7 +88,7 @@ class _Worker(threading.Thread):
     def stuck(self, now: float) -> bool:
         """Whether the tick under way is past its deadline."""
         started = self.started
-        return started is not None and now - started > self._sampler.deadline
+        return started is not None and now - started > self._sampler.timing.deadline
 
     @property
     def current(self) -> str:
@@ -109,7 +115,7 @@ class _Worker(threading.Thread):
     def _turn(self, begun: float) -> float:
         """One tick; how long to wait for the next, 0 for the usual interval."""
         try:
-            if self.reader is None or begun - self._prepared_at > PREPARE_SECONDS:
+            if self.reader is None or begun - self._prepared_at > self._sampler.timing.prepare:
                 self._attach()
                 self._prepared_at = begun
             assert self.reader is not None
@@ -119,12 +125,14 @@ class _Worker(threading.Thread):
             if failure.code in DRIVER_GONE:
                 self._sampler.driver_gone(self, str(failure))
             self._down(Reason.GPU_LOST if failure.code in LOST else Reason.ERROR, str(failure))
-            return LOOK_SECONDS
+            return self._sampler.timing.look
         except CardSilent as silence:
-            self._down(Reason.ERROR, str(silence))
+            if self._down(Reason.ERROR, str(silence)):
+                # Perhaps it is not the card: after a driver reload all calls fail until NVML is initialised again.
+                self._sampler.look()
             return 0.0
         took = self._sampler.monotonic() - begun
-        if took > self._sampler.deadline:
+        if took > self._sampler.timing.deadline:
             # What a tick that hung has read is of no one moment; the next tick follows at once.
             self._note_hang(took)
             return 0.0
@@ -158,7 +166,7 @@ class _Worker(threading.Thread):
         runs = self.record.runs
         name = max(runs, key=lambda key: runs[key].duration)
         run = runs[name]
-        words = f"took {took:.0f} s, deadline {self._sampler.deadline:g} s"
+        words = f"took {took:.0f} s, deadline {self._sampler.timing.deadline:g} s"
         runs[name] = replace(run, success=False, error=words, failures=run.failures + 1)
 
     def _publish(self, gpu: Gpu) -> None:
@@ -173,14 +181,17 @@ class _Worker(threading.Thread):
         record.gpu = gpu
         record.finished = self._sampler.monotonic()
 
-    def _down(self, reason: Reason, words: str) -> None:
+    def _down(self, reason: Reason, words: str) -> bool:
+        """Marks the card down; whether that is new."""
         record = self.record
         if record is None or record.owner is not self:
-            return
-        if record.gpu.up or record.gpu.down_reason is not reason:
+            return False
+        new = record.gpu.up or record.gpu.down_reason is not reason
+        if new:
             logger.warning("card %d (%s) is down, %s: %s", record.gpu.index, record.gpu.uuid, reason, words)
         record.gpu = down(record.gpu, reason)
         record.finished = self._sampler.monotonic()
+        return new
 
 
 def down(gpu: Gpu, reason: Reason) -> Gpu:
@@ -197,13 +208,13 @@ class Sampler:
         interval: float,
         *,
         library: str = LIBRARY_NAME,
-        deadline: float = DEADLINE_SECONDS,
+        timing: Timing | None = None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.collectors = tuple(collectors)
         self.interval = interval
-        self.deadline = deadline
+        self.timing = timing or Timing()
         self.wall = wall
         self.monotonic = monotonic
         self._library = library
@@ -252,7 +263,7 @@ class Sampler:
         gpus = sorted((self._shown(record, now) for record in records), key=lambda gpu: (gpu.index, gpu.uuid))
         gpus = [gpu for gpu in gpus if not gpu.up or gpu.sampled_at is not None]
         asked_at = self._asked_driver_at
-        driver_stuck = asked_at is not None and now - asked_at > self.deadline
+        driver_stuck = asked_at is not None and now - asked_at > self.timing.deadline
         info = self._info
         if driver_stuck and asked_at is not None and not info.driver:
             info = DriverInfo(error=f"it has not answered for {now - asked_at:.0f} s")
@@ -287,6 +298,10 @@ class Sampler:
                 found.append(Peer(record.gpu.index, record.gpu.uuid, record.pci_bus_id, reader.card.handle))
         return tuple(sorted(found, key=lambda peer: peer.index))
 
+    def look(self) -> None:
+        """Asks the driver's thread to look at the driver now."""
+        self._wake.set()
+
     def driver_gone(self, worker: _Worker, words: str) -> None:
         """A card's call says that the driver must be initialised again."""
         with self._lock:
@@ -300,7 +315,7 @@ class Sampler:
         gpu = record.gpu
         if record.owner.stuck(now):
             return down(gpu, Reason.TIMEOUT)
-        if gpu.up and now - record.finished > self.interval + self.deadline:
+        if gpu.up and now - record.finished > self.interval + self.timing.deadline:
             # Nobody reads it any more (the driver has it no longer, or is gone itself), or its thread does not get to.
             return down(gpu, Reason.TIMEOUT if record.owner.is_alive() else Reason.GPU_LOST)
         return gpu
@@ -314,7 +329,7 @@ class Sampler:
         elif unknown:
             error = f"card {unknown[0].index} does not answer and was never seen"
         statuses = [
-            CollectorStatus(DRIVER_COLLECTOR, LOOK_SECONDS, run.duration, not error, run.last_success, run.failures, error),
+            CollectorStatus(DRIVER_COLLECTOR, self.timing.look, run.duration, not error, run.last_success, run.failures, error),
         ]
         shown = [(record, self._shown(record, now)) for record in records]
         for collector in self.collectors:
@@ -352,11 +367,12 @@ class Sampler:
 
     # ------------------------------------------------------------------------------------------------------ the driver's thread
     def _run(self) -> None:
-        backoff = FIRST_BACKOFF_SECONDS
-        reinitialise_after = REINITIALISE_SECONDS
+        timing = self.timing
+        backoff = timing.backoff
+        reinitialise_after = timing.reinitialise
         lost_since: float | None = None
         while not self._leave.is_set():
-            wait = LOOK_SECONDS
+            wait = timing.look
             self._asked_driver_at = begun = self.monotonic()
             try:
                 if self._driver is None:
@@ -364,13 +380,13 @@ class Sampler:
                     self._opened()
                 self._ensure_workers(self._driver, self._driver.count())
                 self._note_driver(begun, "")
-                backoff = FIRST_BACKOFF_SECONDS
+                backoff = timing.backoff
             except (DriverError, NvmlFailure) as error:
                 self._no_driver(begun, str(error))
                 if self._driver is not None:
                     self._reinitialise = str(error)
                 wait = backoff
-                backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
+                backoff = min(2 * backoff, timing.longest_backoff)
             finally:
                 self._asked_driver_at = None
                 self._asked = True
@@ -379,10 +395,10 @@ class Sampler:
             now = self.monotonic()
             lost_since = (lost_since or now) if self._any_lost(now) else None
             if lost_since is None:
-                reinitialise_after = REINITIALISE_SECONDS
+                reinitialise_after = timing.reinitialise
             elif now - lost_since > reinitialise_after and not self._reinitialise:
                 lost_since = now
-                reinitialise_after = min(2 * reinitialise_after, LONGEST_REINITIALISE_SECONDS)
+                reinitialise_after = min(2 * reinitialise_after, timing.longest_reinitialise)
                 self._reinitialise = "a lost card may have come back"
             if self._reinitialise and self._driver is not None and not self._leave.is_set():
                 self._give_up_driver()
@@ -438,7 +454,7 @@ class Sampler:
             return False
         for worker in workers:
             worker.leave.set()
-        end = now + LEAVE_SECONDS
+        end = now + self.timing.leave
         for worker in workers:
             worker.join(max(0.0, end - self.monotonic()))
         return not any(worker.is_alive() for worker in workers)

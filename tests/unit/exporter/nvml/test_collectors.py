@@ -1,0 +1,367 @@
+"""Every collector on every kind of card: present with the right unit, or absent with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from poise.exporter import metrics as m
+from poise.exporter.metrics import Metric
+from poise.exporter.nvml import registry
+from poise.exporter.nvml.library import NvmlFailure
+from poise.exporter.nvml.reader import CardSilent
+from poise.exporter.snapshot import GpuProcess, Reason
+from poise.testbed.nvml.codes import LinkState, Policy, ProcessKind, ReasonTime, ReturnCode, Threshold
+from poise.testbed.nvml.gpu import Process, SimulatedGPU
+
+from tests.simulated_cards import START, Bench, bench, series
+
+#: Given by the join of processes and engines, or with the identity, rather than by a reading.
+ELSEWHERE = {m.GPU_INFO, m.GPU_PROCESS_MEMORY, m.GPU_FOREIGN_MEMORY}
+NVLINK = {
+    m.GPU_NVLINK_TX,
+    m.GPU_NVLINK_RX,
+    m.GPU_NVLINK_TOTAL_TX,
+    m.GPU_NVLINK_TOTAL_RX,
+    m.GPU_NVLINK_UP,
+    m.GPU_NVLINK_BANDWIDTH,
+    m.GPU_NVLINK_PEER_INFO,
+}
+NO_FAN = {m.GPU_FAN: Reason.NOT_SUPPORTED}
+NO_NVLINK = dict.fromkeys(NVLINK, Reason.NOT_SUPPORTED)
+#: MIG takes these away (nvml.h: "not supported on MIG enabled GPUs").
+NO_UTILIZATION = dict.fromkeys(
+    (
+        m.GPU_UTILIZATION,
+        m.GPU_UTILIZATION_PEAK,
+        m.GPU_BUSY_SECONDS,
+        m.GPU_MEMORY_BUSY,
+        m.GPU_ENCODER_UTILIZATION,
+        m.GPU_DECODER_UTILIZATION,
+    ),
+    Reason.NOT_SUPPORTED,
+)
+#: Profile → what its cards do not give, and why.
+ABSENT: dict[str, dict[Metric, Reason]] = {
+    "h20x2": NO_FAN,
+    "h100x8": NO_FAN,
+    "blackwell-x8": NO_FAN,
+    "driver535": NO_FAN,
+    "pcie-x2": NO_FAN | NO_NVLINK | {m.GPU_MIG_MODE: Reason.NOT_SUPPORTED},
+    "mig": NO_FAN | NO_NVLINK | NO_UTILIZATION,
+}
+
+
+@pytest.fixture
+def h20() -> Iterator[Bench]:
+    with bench("h20x2") as cards:
+        yield cards
+
+
+@pytest.mark.parametrize("profile", ABSENT)
+def test_every_series_is_present_or_absent_with_its_reason(profile: str) -> None:
+    with bench(profile) as cards:
+        gpu = cards.read()
+        given = {metric for metric in gpu.readings if gpu.readings[metric]}
+        declared = {metric for collector in registry.ALL for metric in collector.metrics} - ELSEWHERE
+        assert dict(gpu.absent) == ABSENT[profile]
+        assert given == declared - set(gpu.absent)
+        assert all(run.success for run in cards.runs[0].values()), "an absence is no failure"
+
+
+@pytest.mark.parametrize("profile", ABSENT)
+def test_identity_tells_the_card(profile: str) -> None:
+    with bench(profile) as cards:
+        for position, simulated in enumerate(cards.node.gpus):
+            gpu = cards.read(position)
+            assert (gpu.index, gpu.uuid) == (position, simulated.uuid)
+            assert gpu.identity.name == simulated.name
+            assert gpu.identity.serial == simulated.serial
+            assert gpu.identity.minor == str(simulated.minor)
+            assert gpu.identity.pci_bus_id == simulated.pci_bus_id.lower()[4:]
+            assert gpu.identity.architecture
+            assert gpu.simulated
+            assert gpu.sampled_at == START
+
+
+Move = Callable[[SimulatedGPU], None]
+Series = dict[tuple[Metric, tuple[str, ...]], float]
+#: One input moved, and every series that this changes, with its new value.
+MOVES: dict[str, tuple[Move, Series]] = {
+    "utilization": (
+        lambda gpu: gpu.set_utilization(0.37),
+        {(m.GPU_UTILIZATION, ()): 0.37, (m.GPU_UTILIZATION_PEAK, ()): 0.37},
+    ),
+    "memory interface": (lambda gpu: gpu.set_utilization(0.0, memory=0.21), {(m.GPU_MEMORY_BUSY, ()): 0.21}),
+    "encoder": (lambda gpu: gpu.set_engine_utilization(encoder=0.11), {(m.GPU_ENCODER_UTILIZATION, ()): 0.11}),
+    "decoder": (lambda gpu: gpu.set_engine_utilization(decoder=0.12), {(m.GPU_DECODER_UTILIZATION, ()): 0.12}),
+    "BAR1": (lambda gpu: gpu.set_bar1_used(3 << 20), {(m.GPU_BAR1_USED, ()): 3 << 20}),
+    "power": (lambda gpu: gpu.set_power(345.678), {(m.GPU_POWER, ()): 345.678}),
+    "power limit": (lambda gpu: gpu.set_power_limit(450), {(m.GPU_POWER_LIMIT, ()): 450.0}),
+    "energy": (lambda gpu: gpu.add_energy(1234.5), {(m.GPU_ENERGY, ()): 1234.5}),
+    "memory temperature": (lambda gpu: gpu.set_temperature(30, memory=71), {(m.GPU_TEMPERATURE, ("memory",)): 71}),
+    "margin": (lambda gpu: gpu.set_temperature_margin(-3), {(m.GPU_TEMPERATURE_MARGIN, ()): -3}),
+    "performance state": (lambda gpu: gpu.set_performance_state(8), {(m.GPU_PERFORMANCE_STATE, ()): 8}),
+    "SM clock": (lambda gpu: gpu.set_clock("sm", 1.41e9), {(m.GPU_CLOCK, ("sm",)): 1.41e9}),
+    "memory clock": (lambda gpu: gpu.set_clock("memory", 1.5e9), {(m.GPU_CLOCK, ("memory",)): 1.5e9}),
+    "video clock": (lambda gpu: gpu.set_clock("video", 1.2e9), {(m.GPU_CLOCK, ("video",)): 1.2e9}),
+    "graphics clock": (lambda gpu: gpu.set_clock("graphics", 1.3e9), {(m.GPU_CLOCK, ("graphics",)): 1.3e9}),
+    "clock events": (
+        lambda gpu: gpu.set_event_reasons({"gpu_idle", "sw_power_cap", "hw_slowdown"}),
+        {(m.GPU_CLOCKS_EVENT, ("sw_power_cap",)): 1, (m.GPU_CLOCKS_EVENT, ("hw_slowdown",)): 1},
+    ),
+    "power cap time": (
+        lambda gpu: gpu.add_policy_time(Policy.POWER, 12.5),
+        {(m.GPU_CLOCKS_EVENT_SECONDS, ("sw_power_cap",)): 12.5},
+    ),
+    "hardware thermal time": (
+        lambda gpu: gpu.add_reason_time(ReasonTime.HW_THERMAL_SLOWDOWN, 0.25),
+        {(m.GPU_CLOCKS_EVENT_SECONDS, ("hw_thermal_slowdown",)): 0.25},
+    ),
+    "software thermal time": (
+        lambda gpu: gpu.add_reason_time(ReasonTime.SW_THERMAL_SLOWDOWN, 0.5),
+        {(m.GPU_CLOCKS_EVENT_SECONDS, ("sw_thermal_slowdown",)): 0.5},
+    ),
+    "power brake time": (
+        lambda gpu: gpu.add_reason_time(ReasonTime.HW_POWER_BRAKE, 0.75),
+        {(m.GPU_CLOCKS_EVENT_SECONDS, ("hw_power_brake",)): 0.75},
+    ),
+    "PCIe generation": (lambda gpu: gpu.set_pcie_link(generation=1), {(m.GPU_PCIE_LINK_GENERATION, ()): 1}),
+    "PCIe width": (lambda gpu: gpu.set_pcie_link(width=8), {(m.GPU_PCIE_LINK_WIDTH, ()): 8}),
+    "PCIe replays": (lambda gpu: gpu.add_pcie_replays(7), {(m.GPU_PCIE_REPLAYS, ()): 7}),
+    "persistence": (lambda gpu: gpu.set_persistence(False), {(m.GPU_PERSISTENCE_MODE, ()): 0}),
+    "NVLink sent": (
+        lambda gpu: gpu.add_nvlink_bytes(2, tx=5 << 20),
+        {(m.GPU_NVLINK_TX, ("2",)): 5 << 20, (m.GPU_NVLINK_TOTAL_TX, ()): 5 << 20},
+    ),
+    "NVLink received": (
+        lambda gpu: gpu.add_nvlink_bytes(17, rx=3 << 30),
+        {(m.GPU_NVLINK_RX, ("17",)): 3 << 30, (m.GPU_NVLINK_TOTAL_RX, ()): 3 << 30},
+    ),
+    "NVLink asleep": (lambda gpu: gpu.set_link_state(3, LinkState.ACTIVE), {}),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_one_input_moves_its_own_series_in_the_declared_unit(name: str, h20: Bench) -> None:
+    """All other series stand still, but for the time that integrals have grown by."""
+    move, expected = MOVES[name]
+    h20.node.gpus[0].set_utilization(0.0)
+    h20.node.gpus[0].set_temperature(30)
+    before = series(h20.read())
+    move(h20.node.gpus[0])
+    after = series(h20.read_all_tiers())
+    integrals = {(m.GPU_CLOCKS_EVENT_SECONDS, (reason,)) for reason in ("gpu_idle", "hw_slowdown")} | {(m.GPU_BUSY_SECONDS, ())}
+    changed = {key: value for key, value in after.items() if before.get(key) != value and key not in integrals}
+    assert changed == pytest.approx(expected)
+    assert set(before) == set(after)
+
+
+def test_core_temperature_moves_its_margin_too(h20: Bench) -> None:
+    before = h20.read()
+    margin, core = before.value(m.GPU_TEMPERATURE_MARGIN), before.value(m.GPU_TEMPERATURE, "core")
+    assert margin is not None
+    assert core is not None
+    h20.node.gpus[0].set_temperature(int(core) + 20)
+    after = h20.read_all_tiers()
+    assert after.value(m.GPU_TEMPERATURE, "core") == core + 20
+    assert after.value(m.GPU_TEMPERATURE_MARGIN) == margin - 20
+
+
+def test_margin_comes_from_the_slowdown_threshold_where_the_driver_does_not_tell_it() -> None:
+    with bench("driver535") as cards:
+        cards.node.gpus[0].set_threshold(Threshold.SLOWDOWN, 93)
+        cards.node.gpus[0].set_temperature(50)
+        gpu = cards.read()
+        assert not cards.driver.library.has("nvmlDeviceGetMarginTemperature")
+        assert gpu.value(m.GPU_TEMPERATURE_MARGIN) == 43
+
+
+def test_memory_used_and_free_add_up_with_the_reserved_part(h20: Bench) -> None:
+    h20.node.gpus[0].set_memory_used(10 << 30)
+    gpu = h20.read()
+    assert gpu.value(m.GPU_MEMORY_USED) == 10 << 30
+    parts = [gpu.value(metric) for metric in (m.GPU_MEMORY_USED, m.GPU_MEMORY_FREE, m.GPU_MEMORY_RESERVED)]
+    assert sum(part for part in parts if part is not None) == gpu.value(m.GPU_MEMORY_TOTAL)
+
+
+def test_a_link_that_is_down_says_so_and_has_no_bandwidth(h20: Bench) -> None:
+    up = h20.read()
+    assert up.value(m.GPU_NVLINK_UP, "4") == 1
+    assert up.value(m.GPU_NVLINK_BANDWIDTH, "4") == pytest.approx(26562e6)
+    h20.node.gpus[0].set_link_up(4, False)
+    down = h20.read_all_tiers()
+    assert down.value(m.GPU_NVLINK_UP, "4") == 0
+    assert down.value(m.GPU_NVLINK_UP, "5") == 1
+    assert down.value(m.GPU_NVLINK_BANDWIDTH, "4") is None
+    assert m.GPU_NVLINK_BANDWIDTH not in down.absent
+    assert {key for key in down.readings[m.GPU_NVLINK_PEER_INFO] if key[0] == "4"} == {
+        key for key in up.readings[m.GPU_NVLINK_PEER_INFO] if key[0] == "4"
+    }
+
+
+def test_a_sleeping_link_is_up(h20: Bench) -> None:
+    h20.node.gpus[0].set_link_state(1, LinkState.SLEEP)
+    assert h20.read().value(m.GPU_NVLINK_UP, "1") == 1
+
+
+def test_two_cards_joined_by_bridges_name_each_other() -> None:
+    with bench("driver535") as cards:
+        first, second = cards.node.gpus
+        gpu = cards.read()
+        assert set(gpu.readings[m.GPU_PAIR_INFO]) == {("1", second.uuid, "NV12", "ok")}
+        peers = set(gpu.readings[m.GPU_NVLINK_PEER_INFO])
+        assert peers == {(str(link), "gpu", second.uuid, second.pci_bus_id.lower()[4:]) for link in range(12)}
+        assert set(cards.read(1).readings[m.GPU_PAIR_INFO]) == {("0", first.uuid, "NV12", "ok")}
+
+
+def test_cards_behind_switches_are_joined_by_all_their_links() -> None:
+    with bench("h100x8") as cards:
+        gpu = cards.read()
+        assert {labels[2:] for labels in gpu.readings[m.GPU_PAIR_INFO]} == {("NV18", "ok")}
+        assert len(gpu.readings[m.GPU_PAIR_INFO]) == 7
+        assert {labels[1:3] for labels in gpu.readings[m.GPU_NVLINK_PEER_INFO]} == {("switch", "")}
+
+
+def test_cards_without_links_are_joined_by_their_path_over_pcie() -> None:
+    with bench("pcie-x2") as cards:
+        (labels,) = cards.read().readings[m.GPU_PAIR_INFO]
+        assert labels[2] in ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def test_pairs_are_asked_once(h20: Bench) -> None:
+    h20.read()
+    asked = h20.node.calls("nvmlDeviceGetTopologyCommonAncestor", 0)
+    h20.read_all_tiers()
+    assert h20.node.calls("nvmlDeviceGetTopologyCommonAncestor", 0) == asked == 1
+
+
+def test_processes_of_all_lists_are_there_once(h20: Bench) -> None:
+    h20.node.gpus[0].set_processes(
+        [
+            Process(300, 5 << 30),
+            Process(100, 2 << 30, ProcessKind.GRAPHICS),
+            Process(200, None),
+        ]
+    )
+    assert h20.read().processes == (GpuProcess(100, 2 << 30), GpuProcess(200, None), GpuProcess(300, 5 << 30))
+    h20.node.gpus[0].set_processes([])
+    assert h20.read(after=1.0).processes == ()
+
+
+def test_more_processes_than_the_buffer_holds_are_all_listed(h20: Bench) -> None:
+    h20.node.gpus[0].set_processes([Process(1000 + number, number << 20) for number in range(64)])
+    processes = h20.read().processes
+    assert processes is not None
+    assert [process.pid for process in processes] == list(range(1000, 1064))
+
+
+def test_an_unknown_process_list_is_none_and_not_empty(h20: Bench) -> None:
+    h20.node.inject("nvmlDeviceGetComputeRunningProcesses_v3", error=ReturnCode.NO_PERMISSION)
+    gpu = h20.read()
+    assert gpu.processes is None
+    assert gpu.absent[m.GPU_PROCESS_MEMORY] is Reason.NO_PERMISSION
+    assert gpu.value(m.GPU_POWER) is not None
+
+
+# -------------------------------------------------------------------------------------------------------- failing calls
+@pytest.mark.parametrize(
+    ("function", "code", "metric", "reason"),
+    [
+        ("nvmlDeviceGetPowerUsage", ReturnCode.UNKNOWN, m.GPU_POWER, Reason.ERROR),
+        ("nvmlDeviceGetPowerUsage", ReturnCode.TIMEOUT, m.GPU_POWER, Reason.TIMEOUT),
+        ("nvmlDeviceGetPowerUsage", ReturnCode.NOT_SUPPORTED, m.GPU_POWER, Reason.NOT_SUPPORTED),
+        ("nvmlDeviceGetPowerUsage", ReturnCode.NO_PERMISSION, m.GPU_POWER, Reason.NO_PERMISSION),
+        ("nvmlDeviceGetPowerUsage", ReturnCode.FUNCTION_NOT_FOUND, m.GPU_POWER, Reason.FUNCTION_NOT_FOUND),
+        ("nvmlDeviceGetMemoryInfo_v2", ReturnCode.UNKNOWN, m.GPU_MEMORY_USED, Reason.ERROR),
+        ("nvmlDeviceGetUtilizationRates", ReturnCode.UNKNOWN, m.GPU_UTILIZATION, Reason.ERROR),
+        ("nvmlDeviceGetFieldValues", ReturnCode.UNKNOWN, m.GPU_NVLINK_TX, Reason.ERROR),
+        ("nvmlDeviceGetFieldValues", ReturnCode.UNKNOWN, m.GPU_NVLINK_TOTAL_RX, Reason.ERROR),
+        ("nvmlDeviceGetNvLinkState", ReturnCode.UNKNOWN, m.GPU_NVLINK_UP, Reason.ERROR),
+        ("nvmlDeviceGetClockInfo", ReturnCode.UNKNOWN, m.GPU_CLOCK, Reason.ERROR),
+        ("nvmlDeviceGetTemperatureV", ReturnCode.UNKNOWN, m.GPU_TEMPERATURE_MARGIN, None),
+    ],
+)
+def test_a_failing_call_costs_its_own_series_only(
+    function: str, code: ReturnCode, metric: Metric, reason: Reason | None, h20: Bench
+) -> None:
+    before = h20.read()
+    injection = h20.node.inject(function, error=code)
+    gpu = h20.read_all_tiers()
+    assert gpu.absent.get(metric) is reason
+    assert (metric in gpu.readings) is (reason is None)
+    others = {other for other in before.readings if other not in gpu.readings}
+    collectors = [collector for collector in registry.ALL if others & set(collector.metrics)]
+    limit = 3 if function == "nvmlDeviceGetFieldValues" else 1
+    assert len(collectors) <= limit, "one failing call costs one collector's series at most"
+    failed = {name for name, run in h20.runs[0].items() if not run.success}
+    assert bool(failed) is (code in (ReturnCode.UNKNOWN, ReturnCode.TIMEOUT))
+    injection.release()
+
+
+def test_a_passing_error_is_gone_with_the_next_tick(h20: Bench) -> None:
+    h20.node.inject("nvmlDeviceGetPowerUsage", error=ReturnCode.UNKNOWN, times=1)
+    assert h20.read().value(m.GPU_POWER) is None
+    run = h20.runs[0]["power"]
+    assert (run.success, run.failures, run.last_success) == (False, 1, None)
+    gpu = h20.read(after=1.0)
+    assert gpu.value(m.GPU_POWER) is not None
+    assert m.GPU_POWER not in gpu.absent
+    run = h20.runs[0]["power"]
+    assert (run.success, run.failures, run.last_success) == (True, 1, START + 1.0)
+
+
+def test_no_value_of_before_stands_in_for_one_that_fails(h20: Bench) -> None:
+    assert h20.read().value(m.GPU_POWER) is not None
+    h20.node.inject("nvmlDeviceGetPowerUsage", error=ReturnCode.UNKNOWN)
+    assert h20.read(after=1.0).value(m.GPU_POWER) is None
+
+
+def test_a_refused_call_is_not_made_again_until_prepared_anew(h20: Bench) -> None:
+    h20.node.gpus[0].refuse("nvmlDeviceGetEncoderUtilization", ReturnCode.NOT_SUPPORTED)
+    h20.read_all_tiers()
+    asked = h20.node.calls("nvmlDeviceGetEncoderUtilization", 0)
+    gpu = h20.read_all_tiers()
+    assert h20.node.calls("nvmlDeviceGetEncoderUtilization", 0) == asked
+    assert gpu.absent[m.GPU_ENCODER_UTILIZATION] is Reason.NOT_SUPPORTED
+    h20.node.gpus[0].refuse("nvmlDeviceGetEncoderUtilization", None)
+    h20.prepare()
+    assert h20.read_all_tiers().value(m.GPU_ENCODER_UTILIZATION) == 0
+
+
+@pytest.mark.parametrize("code", [ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED])
+def test_a_lost_card_ends_the_tick(code: ReturnCode, h20: Bench) -> None:
+    h20.read()
+    h20.node.lose(0, code)
+    with pytest.raises(NvmlFailure) as failure:
+        h20.read(after=1.0)
+    assert failure.value.code == code
+    assert h20.read(1, after=1.0).up
+
+
+def test_a_card_that_answers_nothing_is_silent_and_not_full_of_absences(h20: Bench) -> None:
+    h20.read()
+    h20.node.inject("*", error=ReturnCode.UNKNOWN, gpu=0)
+    with pytest.raises(CardSilent):
+        h20.read(after=1.0)
+
+
+def test_fast_ticks_leave_slow_collectors_alone(h20: Bench) -> None:
+    h20.read()
+    asked = h20.node.calls("nvmlDeviceGetMaxClockInfo", 0)
+    for _ in range(5):
+        assert h20.read(after=1.0).value(m.GPU_CLOCK_MAX, "sm") is not None
+    assert h20.node.calls("nvmlDeviceGetMaxClockInfo", 0) == asked
+
+
+def test_all_fields_of_a_tick_are_asked_in_one_call(h20: Bench) -> None:
+    h20.read()
+    before = h20.node.calls("nvmlDeviceGetFieldValues", 0)
+    h20.read(after=1.0)
+    assert h20.node.calls("nvmlDeviceGetFieldValues", 0) == before + 1
+
+
+def test_nothing_that_blocks_is_called(h20: Bench) -> None:
+    for _ in range(3):
+        h20.read_all_tiers()
+    assert h20.node.calls("nvmlDeviceGetPcieThroughput") == 0
