@@ -11,7 +11,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 from urllib.parse import urlsplit
 
 from poise.testbed.model import WORDS
@@ -117,9 +116,12 @@ async def run_load(settings: LoadSettings, result: LoadResult, clock: Callable[[
             if pause:
                 await _pause(stop, pause)
 
+    async def stopped() -> None:
+        await stop.wait()
+
     clients = [asyncio.create_task(client()) for _ in range(settings.concurrency)]
-    stopper = asyncio.create_task(stop.wait())
-    waiting: set[asyncio.Task[None] | asyncio.Task[Literal[True]]] = set(clients)
+    stopper = asyncio.create_task(stopped())
+    waiting = set(clients)
     try:
         while waiting and not stop.is_set():
             done, _ = await asyncio.wait({*waiting, stopper}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,6 @@ The only writer of the cards after they were made; survives servers that come an
 from __future__ import annotations
 
 import http.client
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from poise.testbed import cards, mirroring, model, plan, processes, records, workers
 from poise.testbed.errors import TestbedError
+from poise.testbed.meter import Meter
 from poise.testbed.mirroring import CardLimits
 from poise.testbed.model import ModelShape
 from poise.testbed.nvml.codes import Gpm
@@ -43,15 +43,6 @@ XID_FALLEN_OFF = 79
 
 
 @dataclass(slots=True)
-class Seen:
-    """What is known of one worker between two ticks."""
-
-    worker: Worker
-    threads: dict[int, int]
-    at: float
-
-
-@dataclass(slots=True)
 class Engine:
     """What is known of one server between two looks."""
 
@@ -71,7 +62,8 @@ class Mirror:
         self._limits = limits_of(profile)
         self._proc = proc
         self._engines: dict[ProcessIdentity, Engine] = {}
-        self._seen: dict[int, Seen] = {}
+        self._meters: dict[int, Meter] = {}
+        self._shown: tuple[dict[int, int], tuple[str, ...]] | None = None
         self._temperature = [self._limits.idle_celsius] * len(node.gpus)
         self._applied: tuple[str, ...] = ()
         self._looked = float("-inf")
@@ -102,7 +94,10 @@ class Mirror:
         for engine in self._engines.values():
             self._show_traffic(engine, on_cards, now)
         self._apply(tuple(faults))
-        cards.show(self._layout, {worker.pid: card for card, worker in on_cards.items()}, faults)
+        shown = {worker.pid: card for card, worker in on_cards.items()}, tuple(faults)
+        if shown != self._shown:
+            cards.show(self._layout, *shown)
+            self._shown = shown
 
     def _look(self) -> None:
         """Which servers there are, and which worker sits on which card."""
@@ -122,6 +117,9 @@ class Mirror:
                 found[record.identity] = engine
                 self._shape = self._shape or self._model_shape(record.pid)
         self._engines = found
+        there = {worker.identity for engine in found.values() for worker in engine.by_card.values()}
+        for pid in [pid for pid, meter in self._meters.items() if meter.identity not in there]:
+            self._meters.pop(pid).close()
 
     def _size(self, engine: Engine) -> int:
         """The size that the running server was started with: the plan may already say another."""
@@ -139,7 +137,7 @@ class Mirror:
         return model.read_shape(Path(arguments[arguments.index("serve") + 1]))
 
     def _show_card(self, gpu: SimulatedGPU, worker: Worker | None, now: float, wall: float, seconds: float, slow: bool) -> None:
-        share, resident = (0.0, 0) if worker is None else self._measure(worker, now)
+        share, resident = (0.0, 0) if worker is None else self._meter(worker).measure(now)
         limits = self._limits
         watts = mirroring.power_watts(limits, share)
         place = gpu.position
@@ -164,36 +162,11 @@ class Mirror:
             gpu.set_processes([] if worker is None else [Process(worker.pid, used, sm_ratio=share)], at=wall)
             gpu.push_samples(wall)
 
-    def _measure(self, worker: Worker, now: float) -> tuple[float, int]:
-        """Busy share since the last tick, resident bytes. A worker seen for the first time has no share yet."""
-        threads = self._threads(worker.pid)
-        before = self._seen.get(worker.pid)
-        self._seen[worker.pid] = Seen(worker, threads, now)
-        share = 0.0
-        if before is not None and before.worker.identity == worker.identity:
-            share = mirroring.busy_share(before.threads, threads, now - before.at)
-        return share, self._resident(worker.pid)
-
-    def _threads(self, pid: int) -> dict[int, int]:
-        totals = {}
-        folder = self._proc / str(pid) / "task"
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return {}
-        for name in names:
-            try:
-                totals[int(name)] = mirroring.parse_schedstat((folder / name / "schedstat").read_text())
-            except OSError:  # the thread ended while we looked
-                continue
-        return totals
-
-    def _resident(self, pid: int) -> int:
-        try:
-            pages = int((self._proc / str(pid) / "statm").read_text().split()[1])
-        except OSError:
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
+    def _meter(self, worker: Worker) -> Meter:
+        meter = self._meters.get(worker.pid)
+        if meter is None or meter.identity != worker.identity:
+            meter = self._meters[worker.pid] = Meter(worker.identity, self._proc)
+        return meter
 
     def _show_traffic(self, engine: Engine, on_cards: Mapping[int, Worker], now: float) -> None:
         """All-reduce bytes of the tokens that went through the model since the last page, over the links that are up."""

@@ -14,29 +14,51 @@ from poise.testbed.model import ModelShape
 
 # Below this share a card counts as idle: NVML reports whole percent, and a worker that waits naps through well under one.
 IDLE_SHARE = 0.02
+# A thread that waited nearly all the time is judged by no less than this part of it: the kernel adds up waiting when it
+# ends, so that a long wait can show in the second after it.
+LEAST_SHARE = 0.1
 # A GPU under full load settles within about a minute: first-order lag of its temperature.
 TEMPERATURE_SECONDS = 20.0
 # Under full LLM load cards draw close to, not at, their limit.
 FULL_LOAD_OF_LIMIT = 0.9
 
 
-def parse_schedstat(text: str) -> int:
-    """Nanoseconds that a thread ran or waited for a core: the first two fields of /proc/PID/task/TID/schedstat
-    (Documentation/scheduler/sched-stats.rst of the kernel)."""
-    running, waiting, _ = text.split()
-    return int(running) + int(waiting)
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Nanoseconds since a thread began: on a core, and waiting for one while it could have run."""
+
+    ran: int
+    waited: int
 
 
-def busy_share(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
-    """Share 0..1 of `seconds` in which a process ran or waited for a core, from the sums of its threads (by thread id).
+def parse_schedstat(text: str) -> ThreadTimes:
+    """The first two fields of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst of the kernel).
 
-    Threads count together and the sum is cut at 1: a card with one kernel running is as busy, by NVML's meaning, as a card
-    with many. A thread that began in between counts from its birth; one that ended is lost with its last part.
+    Raises ValueError for anything else.
+    """
+    ran, waited, _ = text.split()
+    return ThreadTimes(int(ran), int(waited))
+
+
+def busy_share(before: Mapping[int, ThreadTimes], after: Mapping[int, ThreadTimes], seconds: float) -> float:
+    """Share 0..1 of `seconds` in which a process had work, from the times of its threads (by thread id).
+
+    A thread's share is the time it ran, of the time in which it was not kept waiting for a core: what it would have run with
+    a core of its own, as a card's kernels have the card. (Waiting alone says nothing: on a busy machine an idle worker that
+    looks at its queue fifty times a second waits longer than it runs.) Threads count together, cut at 1: a card with one
+    kernel running is as busy, by NVML's meaning, as a card with many. A thread that began in between counts from its birth;
+    one that ended is lost with its last part.
     """
     if seconds <= 0:
         return 0.0
-    nanoseconds = sum(max(0, total - before.get(thread, 0)) for thread, total in after.items())
-    return min(1.0, nanoseconds / (seconds * 1e9))
+    whole = seconds * 1e9
+    share = 0.0
+    for thread, times in after.items():
+        earlier = before.get(thread, ThreadTimes(0, 0))
+        ran, waited = times.ran - earlier.ran, times.waited - earlier.waited
+        if ran > 0:
+            share += ran / max(whole - max(0, waited), LEAST_SHARE * whole)
+    return min(1.0, share)
 
 
 @dataclass(frozen=True, slots=True)
