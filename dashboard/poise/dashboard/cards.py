@@ -17,7 +17,7 @@ from poise.dashboard.contexts import (
     SegmentContext,
     SparkContext,
 )
-from poise.dashboard.numbers import Number, bytes_per_second, count, gibibytes, missing, percent, shortened
+from poise.dashboard.numbers import SPACE, Number, bytes_per_second, count, gibibytes, missing, percent, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.sparkline import paths
 from poise.dashboard.texts import Texts
@@ -108,7 +108,7 @@ def _card(observation: Observation, series: Series, texts: Texts, *, engine: str
         index=index,
         label=texts.gpu.format(index=index),
         cuda=texts.cuda.format(index=cuda) if cuda else "",
-        model=shortened(info[0].label("name")) if info else "",
+        model=shortened(info[0].label("name")).removeprefix("NVIDIA ") if info else "",
         rank=rank,
         state=state,
         word=texts.card_states[state],
@@ -117,9 +117,9 @@ def _card(observation: Observation, series: Series, texts: Texts, *, engine: str
         check_word=texts.states[check_state] if check_state else "",
         busy=_busy(observation, reader, index),
         memory=_memory(reader, engine),
-        power=reader.number(metrics.GPU_POWER, lambda watts: f"{watts:.0f}\u202fW"),
-        power_limit=reader.number(metrics.GPU_POWER_LIMIT, lambda watts: f"{watts:.0f}\u202fW"),
-        temperature=reader.number(metrics.GPU_TEMPERATURE, lambda degrees: f"{degrees:.0f}\u202f°C", sensor="core"),
+        power=reader.number(metrics.GPU_POWER, lambda watts: f"{watts:.0f}{SPACE}W"),
+        power_limit=reader.number(metrics.GPU_POWER_LIMIT, lambda watts: f"{watts:.0f}{SPACE}W"),
+        temperature=reader.number(metrics.GPU_TEMPERATURE, lambda degrees: f"{degrees:.0f}{SPACE}°C", sensor="core"),
         clock=reader.number(metrics.GPU_CLOCK, _megahertz, clock="sm"),
         clock_max=reader.number(metrics.GPU_CLOCK_MAX, _megahertz, clock="sm"),
         clock_events=tuple(
@@ -158,7 +158,7 @@ class _Reader:
 
 
 def _megahertz(hertz: float) -> str:
-    return f"{count(hertz / 1e6)}\u202fMHz"
+    return f"{count(hertz / 1e6)}{SPACE}MHz"
 
 
 def _state(window: RecentWindow, uuid: str) -> str:
@@ -188,7 +188,7 @@ def _busy(observation: Observation, reader: _Reader, index: str) -> BusyContext:
     spark = _spark(observation, points, texts, index)
     if mean is None:
         absent = reader.absent(metrics.GPU_BUSY_SECONDS)
-        return BusyContext(absent, absent, absent, spark)
+        return BusyContext(absent, absent, absent, "", spark)
     end = window.newest.at if window.newest else observation.now
     values = [point.value for point in points if point.at > end - MEAN_WINDOW] or [mean]
     mean = min(1.0, max(0.0, mean))
@@ -197,6 +197,7 @@ def _busy(observation: Observation, reader: _Reader, index: str) -> BusyContext:
         Number(percent(mean), mean, texts.mean_60_seconds),
         Number(percent(low), low),
         Number(percent(high), high),
+        "" if percent(low) == percent(high) else f"{low * 100:.0f}–{percent(high)}",
         spark,
     )
 
@@ -241,13 +242,18 @@ def _memory(reader: _Reader, engine: str) -> MemoryContext:
     return MemoryContext(
         used=reader.number(metrics.GPU_MEMORY_USED, gibibytes),
         total=Number(gibibytes(total), total) if total is not None else reader.absent(metrics.GPU_MEMORY_TOTAL),
-        own=Number(gibibytes(held["own"]), held["own"]),
-        others=Number(gibibytes(held["others"]), held["others"]),
-        foreign=Number(gibibytes(foreign), foreign) if foreign is not None else reader.absent(metrics.GPU_FOREIGN_MEMORY),
-        unattributed=Number(gibibytes(unattributed), unattributed),
-        free=Number(gibibytes(free), free) if free is not None else reader.absent(metrics.GPU_MEMORY_FREE),
+        own=_part(held["own"]),
+        others=_part(held["others"]),
+        foreign=_part(foreign) if foreign is not None else reader.absent(metrics.GPU_FOREIGN_MEMORY),
+        unattributed=_part(unattributed),
+        free=_part(free) if free is not None else reader.absent(metrics.GPU_MEMORY_FREE),
         segments=tuple(segments),
     )
+
+
+def _part(size: float) -> Number:
+    """A part of a card's memory, in the unit of the whole beside it."""
+    return Number(gibibytes(size, unit=False), size, gibibytes(size))
 
 
 def _links(reader: _Reader) -> LinksContext:

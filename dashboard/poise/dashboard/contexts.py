@@ -95,11 +95,12 @@ class SparkContext:
 
 @dataclass(frozen=True, slots=True)
 class BusyContext:
-    """Utilization: mean of 60 s with the range of its samples, as shares 0..1 in `value`s."""
+    """Utilization: mean of 60 s with the range of its samples, as shares 0..1 in `value`s; `range` is that range in one text."""
 
     mean: Number
     low: Number
     high: Number
+    range: str
     spark: SparkContext
 
 

@@ -96,7 +96,6 @@ class _Figures:
         """In the order of a request's way: arrival, queue, prefill, decode, and what limits them."""
         texts = self._texts
         running, waiting = self._gauge(metrics.ENGINE_REQUESTS_RUNNING), self._gauge(metrics.ENGINE_REQUESTS_WAITING)
-        capacity = self._window.total(metrics.ENGINE_KV_CACHE_CAPACITY.name, engine=self._engine)
         usage = self._kv_usage()
         return (
             FigureContext(
@@ -116,7 +115,6 @@ class _Figures:
                 texts.kv_cache,
                 "",
                 usage,
-                below=texts.kv_capacity.format(tokens=count(capacity)) if capacity is not None and usage.known else "",
                 fraction=usage.value,
             ),
             FigureContext("preemptions", texts.preemptions, "", self._preemptions(), below=texts.in_15_minutes),
@@ -166,7 +164,11 @@ class _Figures:
             for series in self._window.select(metrics.ENGINE_KV_CACHE_USAGE.name, engine=self._engine)
             if (value := self._window.value(series)) is not None
         ]
-        return Number(percent(max(values)), max(values)) if values else self._absent(metrics.ENGINE_KV_CACHE_USAGE)
+        if not values:
+            return self._absent(metrics.ENGINE_KV_CACHE_USAGE)
+        capacity = self._window.total(metrics.ENGINE_KV_CACHE_CAPACITY.name, engine=self._engine)
+        note = "" if capacity is None else self._texts.kv_capacity.format(tokens=count(capacity))
+        return Number(percent(max(values)), max(values), note)
 
     def _preemptions(self) -> Number:
         if not self._window.select(metrics.ENGINE_PREEMPTIONS.name, engine=self._engine):

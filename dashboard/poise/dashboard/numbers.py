@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from poise.history.recent import Bound, Quantile
 
-#: Narrow no-break space, between a number and its unit.
-SPACE = "\u202f"
+#: No-break space, between a number and its unit.
+SPACE = "\u00a0"
 GIBIBYTE = 1024**3
 #: Untrusted text is cut to this before it reaches a page.
 TEXT_CHARACTERS = 300

@@ -126,7 +126,7 @@ class Texts:
     power: str = "Power"
     temperature: str = "Temp."
     clock: str = "SM clock"
-    nvlink: str = "NVLink"
+    nvlink: str = "NVLink TX / RX"
     process: str = "Process"
     own: str = "own"
     others: str = "other engines"
@@ -136,8 +136,6 @@ class Texts:
     limit: str = "of {limit}"
     links_up: str = "{up} of {total} links up"
     no_links: str = "no links"
-    send: str = "TX"
-    receive: str = "RX"
     idle: str = "idle"
     not_available: str = "n/a"
     clock_events: Mapping[str, str] = field(

@@ -20,12 +20,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class FetchError(Exception):
     """The page could not be had; the message says why in words, without the URL.
 
-    `answered` tells whether something spoke HTTP at the address: a wrong status is another fault than a closed port.
+    `refused` tells that nothing listens at the address, so that a server could be started there.
     """
 
-    def __init__(self, message: str, *, answered: bool = False) -> None:
+    def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
-        self.answered = answered
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ async def fetch(url: str, *, timeout: float, limit: int, accept: str = "*/*") ->
     except TimeoutError:
         raise FetchError(f"no complete answer within {timeout:g} s") from None
     except ConnectionRefusedError:
-        raise FetchError("connection refused: nothing listens there") from None
+        raise FetchError("connection refused: nothing listens there", refused=True) from None
     except h11.RemoteProtocolError as error:
-        raise FetchError(f"the answer is not HTTP ({error})", answered=True) from None
+        raise FetchError(f"the answer is not HTTP ({error})") from None
     except OSError as error:
         raise FetchError(f"cannot connect: {error.strerror or error}") from None
 
@@ -113,13 +113,13 @@ async def _body(connection: h11.Connection, reader: asyncio.StreamReader, limit:
             connection.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Response):
             if event.status_code != 200:
-                raise FetchError(f"answered with HTTP status {event.status_code}", answered=True)
+                raise FetchError(f"answered with HTTP status {event.status_code}")
             encoding = dict(event.headers).get(b"content-encoding", b"identity")
             if encoding != b"identity":
-                raise FetchError(f"answered in content encoding {encoding.decode('latin-1')!r}, which was not asked for", answered=True)
+                raise FetchError(f"answered in content encoding {encoding.decode('latin-1')!r}, which was not asked for")
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > limit:
-                raise FetchError(f"the answer is larger than {limit / 1e6:g} MB", answered=True)
+                raise FetchError(f"the answer is larger than {limit / 1e6:g} MB")
         elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
             return bytes(body)

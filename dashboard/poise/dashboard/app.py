@@ -1,0 +1,142 @@
+"""The web application: routes, and what stands around them. Knows requests; what a page says is built elsewhere.
+
+GET /                         the overview            GET /fragment    its live part (poll fallback)
+GET /api/poise/v1/overview    its JSON twin           GET /events      the live part at every change (SSE)
+GET /metrics                  this process            GET /healthz     process alive   GET /readyz   exporter has answered
+GET /static/…                 vendored and own files
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from poise.dashboard import assets
+from poise.dashboard.live import Live
+from poise.dashboard.overview import overview
+from poise.dashboard.rendering import Renderer, document
+from poise.dashboard.security import HostCheck, SecurityHeaders
+from poise.dashboard.texts import ENGLISH, Texts
+from starlette.middleware.gzip import GZipMiddleware
+
+#: Seconds of silence after which a stream says that it lives. Below the 30 to 60 s after which proxies close idle connections.
+HEARTBEAT = 10.0
+#: Static files carry their hash in the URL, so a browser never asks twice.
+FOREVER = "public, max-age=31536000, immutable"
+
+Result = TypeVar("Result")
+
+
+def create_app(live: Live, *, root_path: str = "", allowed_hosts: frozenset[str] | None = None, texts: Texts = ENGLISH) -> FastAPI:
+    """The application over `live`, which somebody else runs. `root_path` is the prefix under which a proxy shows it ("/poise")."""
+    root_path = root_path.rstrip("/")
+    # No interactive API page: it loads its scripts from another host.
+    app = FastAPI(title="Poise", root_path=root_path, docs_url=None, redoc_url=None, openapi_url=None)
+    static = assets.load()
+    site = _Site(live, Renderer(texts, static, root_path), texts)
+
+    app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(HostCheck, allowed=allowed_hosts)
+
+    @app.get("/", response_class=HTMLResponse)
+    async def page() -> Response:
+        return HTMLResponse(site.page(), headers={"Cache-Control": "no-store"})
+
+    @app.get("/fragment", response_class=HTMLResponse)
+    async def fragment() -> Response:
+        return HTMLResponse(site.fragment(), headers={"Cache-Control": "no-store"})
+
+    @app.get("/events")
+    async def events(request: Request, seen: str = "") -> Response:
+        seen = request.headers.get("last-event-id", seen)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(site.events(seen), media_type="text/event-stream", headers=headers)
+
+    @app.get("/api/poise/v1/overview")
+    async def overview_document() -> Response:
+        return Response(site.document(), media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(live.metrics.render(), media_type=live.metrics.content_type)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        if live.scraped:
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("the exporter has not answered yet\n", status_code=503)
+
+    @app.get("/favicon.ico")
+    async def favicon(request: Request) -> Response:
+        return _static_answer(static["favicon.svg"], request)
+
+    @app.get("/static/{name}")
+    async def static_file(name: str, request: Request) -> Response:
+        asset = static.get(name)
+        return PlainTextResponse("no such file\n", status_code=404) if asset is None else _static_answer(asset, request)
+
+    return app
+
+
+class _Site:
+    """The pages of one `Live`; the fragment is rendered once per state, however many tabs wait for it."""
+
+    def __init__(self, live: Live, renderer: Renderer, texts: Texts) -> None:
+        self._live = live
+        self._renderer = renderer
+        self._texts = texts
+        self._rendered = ("", "")
+
+    def page(self) -> str:
+        version = self._live.version
+        return self._timed(lambda: self._renderer.page(overview(self._live.observation(), self._texts), version))
+
+    def fragment(self) -> str:
+        if self._rendered[0] != self._live.version:
+            version = self._live.version
+            fragment = self._timed(lambda: self._renderer.fragment(overview(self._live.observation(), self._texts)))
+            self._rendered = (version, fragment)
+        return self._rendered[1]
+
+    def document(self) -> str:
+        return document(overview(self._live.observation(), self._texts))
+
+    async def events(self, seen: str) -> AsyncIterator[str]:
+        """The stream: unnamed messages hold the fragment, "heartbeat" shows that the stream lives."""
+        with self._live.metrics.streams.track_inprogress():
+            yield "retry: 1000\n\n"
+            async for version in self._live.versions(seen, HEARTBEAT):
+                yield _message(version, self.fragment()) if version else "event: heartbeat\ndata:\n\n"
+
+    def _timed(self, build: Callable[[], Result]) -> Result:
+        began = time.perf_counter()
+        result = build()
+        self._live.metrics.page_seconds.observe(time.perf_counter() - began)
+        return result
+
+
+def _message(version: str, text: str) -> str:
+    """One event. A carriage return would end a line of the stream as a line feed does."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return f"id: {version}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
+
+
+def _static_answer(asset: assets.Asset, request: Request) -> Response:
+    headers = {
+        "Cache-Control": FOREVER if "v" in request.query_params else "no-cache",
+        "ETag": f'"{asset.digest}"',
+        "Vary": "Accept-Encoding",
+    }
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    if asset.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(asset.compressed, media_type=asset.content_type, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(asset.body, media_type=asset.content_type, headers=headers)

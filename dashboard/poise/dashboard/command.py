@@ -1,0 +1,255 @@
+"""`poise up`: this machine's page. Reads the command line, binds the port, runs server, scraper and exporter, and ends them in two seconds.
+
+The edge of the dashboard: signals, sockets, clocks and processes are here. Knows nothing of what pages show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import uvicorn
+from poise.dashboard.app import create_app
+from poise.dashboard.exporter_process import ExporterProcess
+from poise.dashboard.live import Live
+from poise.dashboard.observation import ExporterMode, ExporterStatus
+from poise.dashboard.progress import ProgressFile
+from poise.dashboard.security import allowed_hosts, is_loopback
+from poise.history.fetch import FetchError, address, fetch
+from poise.history.scrape import ACCEPT, DEFAULT_INTERVAL, PAGE_LIMIT
+
+log = logging.getLogger("poise.up")
+
+DEFAULT_LISTEN = "127.0.0.1:9748"
+DEFAULT_EXPORTER = "http://127.0.0.1:9747"
+#: Seconds that an exporter which is there may take to show that it is one.
+PROBE_TIMEOUT = 2.0
+#: Seconds for everything to end; the promise is two.
+SHUTDOWN = 1.8
+COULD_NOT = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `poise up`. Those of the exporter are passed on to the one that is started."""
+    parser.add_argument(
+        "--listen", default=DEFAULT_LISTEN, type=_listen, metavar="HOST:PORT", help=f"page address (default {DEFAULT_LISTEN})"
+    )
+    parser.add_argument(
+        "--exporter",
+        default=DEFAULT_EXPORTER,
+        type=_url,
+        metavar="URL",
+        help=f"the exporter: used if one answers there, else started there (default {DEFAULT_EXPORTER})",
+    )
+    parser.add_argument("--no-exporter", action="store_true", help="start no exporter; wait for one at --exporter")
+    parser.add_argument("--progress", type=Path, metavar="FILE", help="show the progress of long work from this JSON file")
+    parser.add_argument("--root-path", default="", type=_prefix, metavar="/PREFIX", help="path under which a proxy shows the page")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="answer to this Host name on a loopback address (for a proxy)"
+    )
+    parser.add_argument(
+        "--scrape-interval",
+        default=DEFAULT_INTERVAL,
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"how often to scrape (default {DEFAULT_INTERVAL:g})",
+    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default info")
+    passed = parser.add_argument_group("passed on to the exporter that is started")
+    passed.add_argument("--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…]", help="an engine (repeatable)")
+    passed.add_argument("--expected-gpus", metavar="N", help="cards that should be here")
+    passed.add_argument("--interval", metavar="DURATION", help="how often the exporter reads the cards (default 1s)")
+    passed.add_argument("--no-discover", action="store_true", help="look for no engines besides those of --engine")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM. Returns 0 then, 2 when the page could not be served at all, 1 when something of ours broke."""
+    logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    host, port = arguments.listen
+    try:
+        listener = _bind(host, port)
+    except OSError as error:
+        print(f"poise up: cannot listen on {host}:{port}: {_why(error)}", file=sys.stderr)
+        return COULD_NOT
+    with listener:
+        return asyncio.run(_serve(arguments, listener))
+
+
+def exporter_command(arguments: argparse.Namespace) -> list[str]:
+    """The command line of the exporter that `poise up` starts at --exporter."""
+    # -P: a folder called "poise" in the working directory must not become the package.
+    command = [sys.executable, "-P", "-m", "poise.cli", "exporter", "--listen", address(arguments.exporter).authority]
+    for engine in arguments.engine:
+        command += ["--engine", engine]
+    if arguments.expected_gpus is not None:
+        command += ["--expected-gpus", arguments.expected_gpus]
+    if arguments.interval is not None:
+        command += ["--interval", arguments.interval]
+    if arguments.no_discover:
+        command.append("--no-discover")
+    return command
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it would wait for open event streams and raise the signal again at the end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to `_serve`."""
+        yield
+
+
+async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    live = Live(
+        arguments.exporter,
+        fetch=fetch,
+        wall_clock=time.time,
+        clock=time.monotonic,
+        interval=arguments.scrape_interval,
+        progress=ProgressFile(arguments.progress) if arguments.progress else None,
+    )
+    host, port = listener.getsockname()[:2]
+    app = create_app(live, root_path=arguments.root_path, allowed_hosts=allowed_hosts(host, arguments.allow_host))
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    log.info("page on http://%s:%d%s/", f"[{host}]" if ":" in host else host, port, arguments.root_path)
+    if not is_loopback(host):
+        log.warning("the page asks for no password: whoever reaches %s:%d can read it", host, port)
+
+    tasks = {
+        asyncio.create_task(server.serve(sockets=[listener]), name="server"),
+        asyncio.create_task(live.run(), name="scraping"),
+        asyncio.create_task(_keep_exporter(arguments, live), name="exporter"),
+    }
+    stopped = asyncio.create_task(stop.wait())
+    running = tasks | {stopped}
+    while not stopped.done():
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        running -= done
+        if any(task.exception() is not None or task.get_name() != "exporter" for task in done - {stopped}):
+            break
+    stopped.cancel()
+
+    await live.close()
+    server.should_exit = True
+    for task in tasks:
+        if task.get_name() != "server":
+            task.cancel()
+    _, hanging = await asyncio.wait(tasks, timeout=SHUTDOWN)
+    for task in hanging:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    broken = [task for task in tasks if not task.cancelled() and task.exception() is not None]
+    for task in broken:
+        log.error("%s broke", task.get_name(), exc_info=task.exception())
+    return 1 if broken else 0
+
+
+async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:
+    """Attach to the exporter at --exporter, or start one there and keep it running."""
+    where = address(arguments.exporter)
+    if arguments.no_exporter:
+        log.info("waiting for an exporter at %s", arguments.exporter)
+        return
+    try:
+        page = await fetch(where.url(where.path.rstrip("/") + "/metrics"), timeout=PROBE_TIMEOUT, limit=PAGE_LIMIT, accept=ACCEPT)
+    except FetchError as error:
+        if error.refused and is_loopback(where.host):
+            await ExporterProcess(exporter_command(arguments), tell=live.set_exporter, clock=time.monotonic, stderr=sys.stderr.buffer).run()
+            return
+        notice = f"{live.exporter_url}: {error}." + ("" if is_loopback(where.host) else " Start `poise exporter` on that host.")
+        log.warning("no exporter at %s", notice)
+        await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED, notice if is_loopback(where.host) else ""))
+        return
+    if b"poise_build_info" in page:
+        log.info("attached to the exporter that runs at %s", live.exporter_url)
+        await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED))
+        return
+    notice = f"What answers at {live.exporter_url} is no Poise exporter. Choose another address with --exporter."
+    log.warning("%s", notice)
+    await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED, notice))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "the port is taken, perhaps by another `poise up`. Choose another with --listen HOST:PORT."
+    if error.errno == errno.EACCES:
+        return "no permission for this port. Choose one above 1023 with --listen HOST:PORT."
+    return f"{error.strerror or error}. Choose another address with --listen HOST:PORT."
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, for example {DEFAULT_LISTEN}")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ":PORT" asks for all addresses
+
+
+def _url(text: str) -> str:
+    try:
+        address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text.rstrip("/").removesuffix("/metrics")
+
+
+def _prefix(text: str) -> str:
+    stripped = text.strip("/")
+    if any(character in stripped for character in "?#\"'<>& \\"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path such as /poise")
+    return f"/{stripped}" if stripped else ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = 0.0
+    if not 0.5 <= value <= 300:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.5 to 300")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`poise up` without the `poise` command around it."""
+    parser = argparse.ArgumentParser(prog="poise up")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
