@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from poise.exporter import metrics as m
 from poise.exporter.cuda_visible import VisibleCard, visible_cards
 from poise.exporter.engine_readings import engine_readings
+from poise.exporter.metrics import Metric
 from poise.exporter.snapshot import Engine, EngineGpu, Gpu, ObservedEngine, Rank, Readings, Use
 
 #: A card with this much memory held by processes of no engine is not free: somebody works there. A bare CUDA context, or a
@@ -20,7 +22,13 @@ FOREIGN_USE_BYTES = 1024**3
 #: Longest process name on a series (metric contract).
 PROCESS_NAME_LIMIT = 64
 
-_FALLBACK, _LISTED = "environment", "processes"
+
+class Source(StrEnum):
+    """How it is known which cards an engine has; the values of `Engine.source`."""
+
+    PROCESSES = "processes"
+    ENVIRONMENT = "environment"
+    UNKNOWN = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +39,21 @@ class Joined:
     gpu_readings: Mapping[str, Readings]
 
 
-@dataclass(slots=True)
-class _Placement:
-    """Where one engine's ranks are: card UUID → its ranks there. `loose`: cards with a process of it that is no rank."""
-
-    ranks: dict[str, list[Rank]] = field(default_factory=dict)
-    loose: set[str] = field(default_factory=set)
-
-
 def join(gpus: Sequence[Gpu], engines: Sequence[ObservedEngine], title_of: Callable[[int], str]) -> Joined:
     """Joins a node's cards and engines. `title_of` names a process: its vLLM title, else its program."""
-    placements = [_placement(gpus, engine) for engine in engines]
-    visible = [visible_cards(gpus, engine.config) if engine.process_up else None for engine in engines]
-    world = [local_world_size(engine) for engine in engines]
-    sources = [
-        _source(gpus, engine, cards, size, placement)
-        for engine, cards, size, placement in zip(engines, visible, world, placements, strict=True)
-    ]
-    holders = _holders(engines, placements, visible, world)
-    foreign = _foreign_memory(gpus, engines)
+    owners = _owners(engines)
+    foreign = _foreign_memory(gpus, owners)
+    views = [_view(gpus, engine) for engine in engines]
+    holders = _holders(views)
     joined = []
-    for number, engine in enumerate(engines):
-        cards = _cards(gpus, visible[number], placements[number], number, holders, foreign)
-        used = frozenset(placements[number].ranks) if sources[number] == _LISTED else None
-        result = Engine(engine, cards, used, world[number], sources[number])
-        sees = visible[number]
-        joined.append(replace(result, readings=engine_readings(result, len(sees) if sees is not None else None)))
-    return Joined(tuple(joined), {gpu.uuid: _process_readings(gpu, engines, title_of) for gpu in gpus if gpu.processes is not None})
+    for view in views:
+        cards = _cards(gpus, view, holders, foreign)
+        used = frozenset(view.ranks) if view.source is Source.PROCESSES else None
+        engine = Engine(view.engine, cards, used, view.world, str(view.source))
+        sees = len(view.visible) if view.visible is not None else None
+        joined.append(replace(engine, readings=engine_readings(engine, sees)))
+    listed = [gpu for gpu in gpus if gpu.processes is not None]
+    return Joined(tuple(joined), {gpu.uuid: _process_readings(gpu, owners, foreign.get(gpu.uuid), title_of) for gpu in listed})
 
 
 def local_world_size(engine: ObservedEngine) -> int | None:
@@ -73,93 +69,105 @@ def local_world_size(engine: ObservedEngine) -> int | None:
 
 
 # --------------------------------------------------------------------------------------------------------------- placement
-def _placement(gpus: Sequence[Gpu], engine: ObservedEngine) -> _Placement:
+@dataclass(slots=True)
+class _View:
+    """One engine on this node while it is joined. `ranks`: card UUID → its ranks there (none known by number: an empty list)."""
+
+    engine: ObservedEngine
+    visible: tuple[VisibleCard, ...] | None
+    world: int | None
+    source: Source
+    ranks: dict[str, list[Rank]] = field(default_factory=dict)
+
+
+def _view(gpus: Sequence[Gpu], engine: ObservedEngine) -> _View:
+    visible = visible_cards(gpus, engine.config) if engine.process_up else None
+    view = _View(engine, visible, local_world_size(engine), Source.UNKNOWN)
+    up = [gpu for gpu in gpus if gpu.up]
+    if not engine.process_up or not up:
+        return view
+    _place_by_processes(gpus, view)
+    if all(gpu.processes is not None for gpu in up):
+        view.source = Source.PROCESSES
+    elif visible is not None and view.world is not None:
+        view.source = Source.ENVIRONMENT
+    _place_the_rest(view)
+    return view
+
+
+def _place_by_processes(gpus: Sequence[Gpu], view: _View) -> None:
     """Each rank on the card where it holds most memory: while it starts, a worker may hold small contexts on others too."""
-    placement = _Placement()
-    by_pid = {rank.pid: rank for rank in engine.ranks}
+    by_pid = {rank.pid: rank for rank in view.engine.ranks}
     best: dict[int, tuple[int, int, str]] = {}
+    loose: list[str] = []
     for gpu in gpus:
         for process in gpu.processes or ():
             if process.pid in by_pid:
                 candidate = (process.used_bytes if process.used_bytes is not None else -1, -gpu.index, gpu.uuid)
                 best[process.pid] = max(best.get(process.pid, candidate), candidate)
-            elif process.pid in engine.pids:
-                placement.loose.add(gpu.uuid)
-    for rank in engine.ranks:
+            elif process.pid in view.engine.pids:
+                loose.append(gpu.uuid)
+    for rank in view.engine.ranks:
         if rank.pid in best:
-            placement.ranks.setdefault(best[rank.pid][2], []).append(rank)
-    if not engine.ranks:
-        # No titles to tell ranks by: whatever process of the engine holds a card owns it.
-        placement.ranks.update({uuid: [] for uuid in placement.loose})
-    return placement
+            view.ranks.setdefault(best[rank.pid][2], []).append(rank)
+    if not by_pid:
+        # No titles to tell ranks by: whatever process of the engine is on a card has it.
+        view.ranks.update({uuid: [] for uuid in loose})
 
 
-def _source(
-    gpus: Sequence[Gpu], engine: ObservedEngine, visible: Sequence[VisibleCard] | None, world: int | None, placement: _Placement
-) -> str:
-    """Where the engine's cards are known from, and the fallback: ranks put on its visible cards in order."""
-    if not engine.process_up:
-        return ""
-    up = [gpu for gpu in gpus if gpu.up]
-    if up and all(gpu.processes is not None for gpu in up):
-        return _LISTED
-    if not up or visible is None or world is None:
-        return ""
-    if not placement.ranks:
-        ranks: list[Rank | None] = [*engine.ranks]
-        ranks += [None] * (world - len(ranks))
-        for card, rank in zip(visible, ranks, strict=False):
-            placement.ranks[card.gpu.uuid] = [rank] if rank is not None else []
-    return _FALLBACK
+def _place_the_rest(view: _View) -> None:
+    """Ranks that no process list shows: on visible cards without a list, in CUDA's order.
+
+    In full where the driver gives no lists; where one card is lost or hangs only if there are as many such cards as ranks without a card,
+    so that it can be no other.
+    """
+    if view.visible is None or view.world is None:
+        return
+    placed = {rank.pid for ranks in view.ranks.values() for rank in ranks}
+    waiting: list[Rank | None] = [rank for rank in view.engine.ranks if rank.pid not in placed]
+    silent = [card.gpu.uuid for card in view.visible if card.gpu.processes is None and card.gpu.uuid not in view.ranks]
+    if view.source is Source.ENVIRONMENT:
+        waiting += [None] * (view.world - len(view.ranks) - len(waiting))
+    elif len(waiting) != len(silent):
+        return
+    for uuid, rank in zip(silent, waiting, strict=False):
+        view.ranks[uuid] = [rank] if rank is not None else []
 
 
-def _holders(
-    engines: Sequence[ObservedEngine],
-    placements: Sequence[_Placement],
-    visible: Sequence[Sequence[VisibleCard] | None],
-    world: Sequence[int | None],
-) -> Mapping[str, set[int]]:
-    """Card UUID → numbers of the engines that have it: a rank there, or still on their way to a card that they were told to use."""
-    holders: dict[str, set[int]] = {}
-    for number, engine in enumerate(engines):
-        placement = placements[number]
-        for uuid in placement.ranks:
-            holders.setdefault(uuid, set()).add(number)
-        cards = visible[number]
-        placed = len(placement.ranks)
-        if engine.config.cuda_visible_devices is not None and cards is not None and placed < (world[number] or 0):
-            for card in cards:
-                holders.setdefault(card.gpu.uuid, set()).add(number)
+def _holders(views: Sequence[_View]) -> Mapping[str, list[_View]]:
+    """Card UUID → the engines that have it: with a rank there, or on their way to a card that they were told to use."""
+    holders: dict[str, list[_View]] = {}
+    for view in views:
+        cards = set(view.ranks)
+        if view.engine.config.cuda_visible_devices is not None and view.visible is not None and len(cards) < (view.world or 0):
+            cards |= {card.gpu.uuid for card in view.visible}
+        for uuid in cards:
+            holders.setdefault(uuid, []).append(view)
     return holders
 
 
 def _cards(
-    gpus: Sequence[Gpu],
-    visible: Sequence[VisibleCard] | None,
-    placement: _Placement,
-    number: int,
-    holders: Mapping[str, set[int]],
-    foreign: Mapping[str, float],
+    gpus: Sequence[Gpu], view: _View, holders: Mapping[str, Sequence[_View]], foreign: Mapping[str, float]
 ) -> tuple[EngineGpu, ...] | None:
     """The cards that an engine can see, its own in rank order first; with an unreadable environment at least those that it holds."""
-    cards = list(visible) if visible is not None else []
+    cards = list(view.visible or ())
     seen = {card.gpu.uuid for card in cards}
-    cards += [VisibleCard(gpu, None) for gpu in gpus if gpu.uuid in placement.ranks and gpu.uuid not in seen]
-    if visible is None and not cards:
+    cards += [VisibleCard(gpu, None) for gpu in gpus if gpu.uuid in view.ranks and gpu.uuid not in seen]
+    if view.visible is None and not cards:
         return None
-    own: list[tuple[tuple[int, int, int, int], EngineGpu]] = []
+    own: list[tuple[tuple[int, ...], EngineGpu]] = []
     others: list[EngineGpu] = []
     for card in cards:
         gpu = card.gpu
-        if gpu.uuid in placement.ranks:
-            ranks = placement.ranks[gpu.uuid]
-            rank = min(ranks, key=_order) if ranks else None
+        if gpu.uuid in view.ranks:
+            # Two ranks on one card are shown as the lower one: a card stands once, or rules could not join on it.
+            rank = min(view.ranks[gpu.uuid], key=_order, default=None)
             place = _order(rank)[:3] if rank is not None else (0, 0, 0)
             own.append(((*place, gpu.index), EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OWN, rank)))
-        elif holders.get(gpu.uuid, set()) - {number} or foreign.get(gpu.uuid, 0.0) >= FOREIGN_USE_BYTES:
+        elif any(holder is not view for holder in holders.get(gpu.uuid, ())) or foreign.get(gpu.uuid, 0.0) >= FOREIGN_USE_BYTES:
             others.append(EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OTHER))
         elif gpu.up:
-            # A lost card whose owner is not known is nobody's to blame: it is left out, not called free.
+            # A card that is lost and whose owner is not known is left out: it is not free to use.
             others.append(EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.FREE))
     return (*(card for _, card in sorted(own, key=lambda item: item[0])), *others)
 
@@ -169,7 +177,11 @@ def _order(rank: Rank) -> tuple[int, int, int, int]:
 
 
 # --------------------------------------------------------------------------------------------------------------- processes
-def _owners(engines: Sequence[ObservedEngine]) -> Mapping[int, tuple[ObservedEngine, Rank | None]]:
+_Owners = Mapping[int, tuple[ObservedEngine, Rank | None]]
+
+
+def _owners(engines: Sequence[ObservedEngine]) -> _Owners:
+    """pid → its engine, and its rank if it is one."""
     owners: dict[int, tuple[ObservedEngine, Rank | None]] = {}
     for engine in engines:
         owners.update(dict.fromkeys(engine.pids, (engine, None)))
@@ -177,38 +189,28 @@ def _owners(engines: Sequence[ObservedEngine]) -> Mapping[int, tuple[ObservedEng
     return owners
 
 
-def _foreign_memory(gpus: Sequence[Gpu], engines: Sequence[ObservedEngine]) -> Mapping[str, float]:
+def _foreign_memory(gpus: Sequence[Gpu], owners: _Owners) -> Mapping[str, float]:
     """Card UUID → bytes held by processes of no engine; a card is left out when its list or one of the sizes is unknown."""
-    owners = _owners(engines)
     held: dict[str, float] = {}
     for gpu in gpus:
-        if gpu.processes is None:
-            continue
-        sizes = [process.used_bytes for process in gpu.processes if process.pid not in owners]
-        if all(size is not None for size in sizes):
+        sizes = [process.used_bytes for process in gpu.processes or () if process.pid not in owners]
+        if gpu.processes is not None and None not in sizes:
             held[gpu.uuid] = float(sum(size for size in sizes if size is not None))
     return held
 
 
-def _process_readings(gpu: Gpu, engines: Sequence[ObservedEngine], title_of: Callable[[int], str]) -> Readings:
-    owners = _owners(engines)
+def _process_readings(gpu: Gpu, owners: _Owners, foreign: float | None, title_of: Callable[[int], str]) -> Readings:
     memory: dict[tuple[str, ...], float] = {}
     for process in gpu.processes or ():
         if process.used_bytes is None:
             continue
         engine, rank = owners.get(process.pid, (None, None))
-        name = rank.title if rank is not None else title_of(process.pid)
-        labels = (
-            str(process.pid),
-            name[:PROCESS_NAME_LIMIT],
-            engine.identity.engine if engine is not None else "",
-            rank_label(rank) if rank is not None else "",
-        )
-        memory[labels] = float(process.used_bytes)
-    readings: dict[m.Metric, Mapping[tuple[str, ...], float]] = {}
+        name = (rank.title if rank is not None else title_of(process.pid))[:PROCESS_NAME_LIMIT]
+        place = rank_label(rank) if rank is not None else ""
+        memory[(str(process.pid), name, engine.identity.engine if engine is not None else "", place)] = float(process.used_bytes)
+    readings: dict[Metric, Mapping[tuple[str, ...], float]] = {}
     if memory:
         readings[m.GPU_PROCESS_MEMORY] = memory
-    foreign = _foreign_memory([gpu], engines).get(gpu.uuid)
     if foreign is not None:
         readings[m.GPU_FOREIGN_MEMORY] = {(): foreign}
     return readings

@@ -1,0 +1,185 @@
+"""Polling real sockets: recorded pages, and servers that break every rule. Each costs its engine the page and names the reason."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from poise.exporter import metrics as m
+from poise.exporter.engines.fetch import Fetcher, FetchError
+from poise.exporter.engines.page import Limits
+from poise.exporter.engines.poll import Poll, Poller
+from tests import recorded
+from tests.recorded import CAPTURES, PageServer, serve
+
+TP2 = CAPTURES / "tp2-server-after.prom"
+#: Far longer than any step takes on a slow machine; only reached when something hangs.
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with serve(PageServer(TP2)) as running:
+        yield running
+
+
+def polled(url: str, *, interval: float = 10.0, limits: Limits | None = None) -> Poll:
+    return Poller(url, interval, limits=limits).poll_once()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "not reached in time"
+        time.sleep(0.01)
+
+
+def test_a_page_is_fetched_and_understood(server: PageServer) -> None:
+    poll = polled(server.url)
+    assert poll.page is not None
+    assert poll.page.version == "0.32.0"
+    assert poll.page.work[0].value(m.ENGINE_PROMPT_TOKENS) == 20689
+    assert (poll.error, poll.failed, poll.failures) == ("", False, 0)
+    assert poll.rtt is not None
+    assert 0 <= poll.rtt <= DEADLINE
+    path, headers = server.requests[0]
+    assert (path, headers["Accept"], headers["Accept-Encoding"]) == ("/metrics", "text/plain; version=0.0.4", "identity")
+
+
+def test_the_version_is_asked_once(server: PageServer) -> None:
+    poller = Poller(server.url, 10.0)
+    for _ in range(3):
+        poller.poll_once()
+    assert [path for path, _ in server.requests].count("/version") == 1
+
+
+def test_an_engine_that_tells_no_version_is_understood_by_its_families(server: PageServer) -> None:
+    server.version = None
+    poll = polled(server.url)
+    assert poll.page is not None
+    assert (poll.page.version, poll.page.missing) == ("", ())
+    assert len(poll.page.work[0].readings) == 17
+
+
+def test_a_page_below_a_path(server: PageServer) -> None:
+    poll = polled(server.url + "/prefix")
+    assert poll.error == "HTTP 404"
+    assert server.requests[0][0] == "/prefix/metrics"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (recorded.status(404), "HTTP 404"),
+        (recorded.status(503), "HTTP 503"),
+        (recorded.redirect("http://169.254.169.254/latest"), "HTTP 302: redirects elsewhere, which is not followed"),
+        (recorded.html, "the answer is HTML, no metrics page"),
+        (recorded.binary, "the page is not UTF-8 text"),
+        (recorded.gzip_bomb(50_000_000), "the answer is compressed, which was not asked for"),
+        (recorded.endless_line(1_000_000), "line 1 is longer than 65536 characters"),
+        (recorded.huge(50_000_000, announced=True), "the answer has 50000000 bytes, more than 16777216"),
+        (recorded.huge(50_000_000, announced=False), "the answer has more than 16777216 bytes"),
+        (recorded.cut_off(TP2.read_bytes()), "the answer is cut off"),
+        (lambda handler: recorded.answer(handler, b"go_goroutines 5\n", "text/plain"), "the page has none of vLLM's series"),
+        (lambda handler: recorded.answer(handler, b"", "text/plain"), "the page has none of vLLM's series"),
+        (lambda handler: handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n"), "the answer is no HTTP: BadStatusLine"),
+        (lambda handler: handler.connection.shutdown(socket.SHUT_RDWR), "the answer is no HTTP: RemoteDisconnected"),
+    ],
+)
+def test_a_broken_answer_costs_the_page_and_names_the_reason(server: PageServer, fault: recorded.Fault, error: str) -> None:
+    server.fault = fault
+    poll = polled(server.url)
+    assert (poll.page, poll.error, poll.failed, poll.failures) == (None, error, True, 1)
+
+
+@pytest.mark.parametrize("fault", [recorded.drip, recorded.silence])
+def test_a_slow_answer_ends_at_the_deadline(server: PageServer, fault: Callable[[PageServer], recorded.Fault]) -> None:
+    server.fault = fault(server)
+    poll = polled(server.url, interval=0.5)
+    assert (poll.page, poll.error, poll.failed) == (None, "no answer within 0.4 s", True)
+
+
+def test_nothing_listening_is_no_failure_but_a_page_is_missing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    poll = polled(f"http://127.0.0.1:{port}")
+    assert (poll.page, poll.error, poll.failed) == (None, "connection refused: nothing listens there", False)
+
+
+def test_a_name_that_does_not_exist_is_told() -> None:
+    poll = polled("http://no-such-host.invalid:8000")
+    assert poll.page is None
+    assert poll.failed
+    assert poll.error
+
+
+def test_plain_http_behind_https_is_told(server: PageServer) -> None:
+    poll = polled(server.url.replace("http:", "https:"))
+    assert poll.error.startswith("TLS failed")
+
+
+def test_no_page_outlives_a_failed_poll(server: PageServer) -> None:
+    poller = Poller(server.url, 10.0)
+    first = poller.poll_once()
+    server.fault = recorded.status(500)
+    second = poller.poll_once()
+    assert (second.page, second.last_page_at) == (None, first.polled_at)
+    server.fault, server.version = None, "0.33.0"
+    third = poller.poll_once()
+    assert third.page is not None
+    assert third.page.version == "0.33.0"  # another process may answer now
+    assert third.failures == 1
+
+
+def test_a_page_that_gets_old_is_not_shown(server: PageServer) -> None:
+    now = [1000.0]
+    poller = Poller(server.url, 5.0, now=lambda: now[0])
+    poller.poll_once()
+    assert poller.latest.page is not None
+    now[0] += 60
+    assert poller.latest.page is None
+    assert "stale" in poller.latest.error
+
+
+def test_it_polls_again_and_again_and_stops(server: PageServer) -> None:
+    poller = Poller(server.url, 0.05)
+    poller.start()
+    wait_for(lambda: [path for path, _ in server.requests].count("/metrics") >= 3)
+    poller.stop()
+    poller.join(DEADLINE)
+    assert not poller._thread.is_alive()
+
+
+@pytest.mark.parametrize("fault", [recorded.drip, recorded.silence])
+def test_stopping_ends_a_poll_in_flight(server: PageServer, fault: Callable[[PageServer], recorded.Fault]) -> None:
+    server.fault = fault(server)
+    poller = Poller(server.url, 3600.0)
+    poller.start()
+    wait_for(lambda: bool(server.requests))
+    poller.stop()
+    poller.join(5.0)  # the poll itself would have gone on for 10 s
+    assert not poller._thread.is_alive()
+
+
+def test_a_stopped_fetcher_refuses_at_once(server: PageServer) -> None:
+    fetcher = Fetcher(server.url, time.monotonic)
+    fetcher.abort()
+    with pytest.raises(FetchError):
+        fetcher.get("/metrics", {}, 1.0, 1000)
+
+
+def test_one_engine_that_hangs_does_not_hold_another(server: PageServer) -> None:
+    with serve(PageServer(TP2)) as hanging:
+        hanging.fault = recorded.silence(hanging)
+        slow, quick = Poller(hanging.url, 5.0), Poller(server.url, 5.0)
+        slow.start()
+        wait_for(lambda: bool(hanging.requests))
+        assert quick.poll_once().page is not None
+        assert slow.latest.page is None
+        slow.stop()
+        slow.join(DEADLINE)
+    assert threading.active_count() < 50
