@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from poise.exporter import metrics as m
 from poise.exporter.engine_readings import engine_readings, observed_role
 from poise.exporter.engines.dialects import read_page, wanted
 from poise.exporter.engines.page import PageParser
 from poise.exporter.metrics import ALL, Metric, Owner
 from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, ObservedEngine, Readings, Role
+
 from tests.recorded import CAPTURES
 
 CONFIG = EngineConfig(
@@ -32,7 +32,13 @@ def page(name: str, version: str = "0.32.0") -> EnginePage:
 
 def engine(**changes: object) -> Engine:
     observed = ObservedEngine(
-        EngineIdentity("n:8000", "chat", Role.MIXED, "default", "argv"), CONFIG, pid=1, process_up=True, start_time=50.0, rtt=0.001, client_connections=3
+        EngineIdentity("n:8000", "chat", Role.MIXED, "default", "argv"),
+        CONFIG,
+        pid=1,
+        process_up=True,
+        start_time=50.0,
+        rtt=0.001,
+        client_connections=3,
     )
     return Engine(replace(observed, **changes), used=frozenset({"GPU-0"}), local_world_size=2, source="processes")  # type: ignore[arg-type]  # as given
 

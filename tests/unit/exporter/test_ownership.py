@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from poise.exporter import metrics as m
 from poise.exporter.ownership import FOREIGN_USE_BYTES, Joined, join, local_world_size, rank_label
 from poise.exporter.snapshot import (
@@ -28,11 +27,18 @@ GIB = 1024**3
 def card(index: int, *processes: tuple[int, int | None], listed: bool = True, up: bool = True) -> Gpu:
     found = tuple(GpuProcess(pid, None if gib is None else gib * GIB) for pid, gib in processes)
     return Gpu(
-        index, f"GPU-{index}", GpuIdentity(name="NVIDIA H20"), up=up, down_reason=None if up else Reason.GPU_LOST, processes=found if listed and up else None
+        index,
+        f"GPU-{index}",
+        GpuIdentity(name="NVIDIA H20"),
+        up=up,
+        down_reason=None if up else Reason.GPU_LOST,
+        processes=found if listed and up else None,
     )
 
 
-def engine(name: str, ranks: dict[int, tuple[int | None, int | None, int | None]], *, visible: str | None = None, read: bool = True, **config: int) -> ObservedEngine:
+def engine(
+    name: str, ranks: dict[int, tuple[int | None, int | None, int | None]], *, visible: str | None = None, read: bool = True, **config: int
+) -> ObservedEngine:
     """`ranks`: pid → (data, pipeline, tensor); the server is pid 1 of the name's number times 100."""
     server = {"a": 100, "b": 200}[name]
     sizes = {"tensor_parallel_size": max(len(ranks), 1), **config}
@@ -100,7 +106,9 @@ def test_another_engines_card_is_other() -> None:
 
 
 def test_two_engines_on_one_card_both_own_it() -> None:
-    first, second = joined([card(0, (10, 40), (20, 40))], engine("a", {10: (None, None, None)}), engine("b", {20: (None, None, None)})).engines
+    first, second = joined(
+        [card(0, (10, 40), (20, 40))], engine("a", {10: (None, None, None)}), engine("b", {20: (None, None, None)})
+    ).engines
     assert uses(first) == uses(second) == [(0, "own", None)]
 
 
@@ -111,7 +119,9 @@ def test_a_card_that_a_loading_engine_was_told_to_use_is_other() -> None:
 
 def test_a_card_with_a_strangers_work_is_not_free_but_a_small_context_is() -> None:
     free = GpuProcess(900, FOREIGN_USE_BYTES - 1)
-    (result,) = joined([card(0, (10, 70)), replace(card(1), processes=(free,)), card(2, (900, 1))], engine("a", {10: (None, None, None)})).engines
+    (result,) = joined(
+        [card(0, (10, 70)), replace(card(1), processes=(free,)), card(2, (900, 1))], engine("a", {10: (None, None, None)})
+    ).engines
     assert uses(result) == [(0, "own", None), (1, "free", None), (2, "other", None)]
 
 
@@ -206,7 +216,9 @@ def test_ranks_that_belong_on_this_node(config: dict[str, int], size: int | None
 
 
 def test_a_multi_node_engine_counts_all_ranks_and_those_here() -> None:
-    (result,) = joined([card(0, (10, 70))], engine("a", {10: (None, 1, None)}, pipeline_parallel_size=2, nnodes=2, tensor_parallel_size=1)).engines
+    (result,) = joined(
+        [card(0, (10, 70))], engine("a", {10: (None, 1, None)}, pipeline_parallel_size=2, nnodes=2, tensor_parallel_size=1)
+    ).engines
     assert result.readings[m.ENGINE_WORLD_SIZE] == {(): 2}
     assert result.readings[m.ENGINE_LOCAL_WORLD_SIZE] == {(): 1}
     assert result.own[0].rank is not None

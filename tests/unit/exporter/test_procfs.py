@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from poise.exporter.procfs import COMMAND_LINE_LIMIT, ENVIRONMENT, ProcFs
+
 from tests.fake_proc import BOOT_TIME, FakeProc
 
 
@@ -94,7 +94,13 @@ def test_only_allow_listed_variables_leave_the_reader(fake: FakeProc) -> None:
     fake.add(
         1,
         ["x"],
-        environment={"HF_TOKEN": "hf_secret", "CUDA_VISIBLE_DEVICES": "0,1", "VLLM_API_KEY": "sk-secret", "PATH": "/bin", "CUDA_DEVICE_ORDER": ""},
+        environment={
+            "HF_TOKEN": "hf_secret",
+            "CUDA_VISIBLE_DEVICES": "0,1",
+            "VLLM_API_KEY": "sk-secret",
+            "PATH": "/bin",
+            "CUDA_DEVICE_ORDER": "",
+        },
     )
     kept = reader(fake).environment(1)
     assert kept == {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": ""}

@@ -7,10 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from poise.exporter.engines.argv import ServerCommand, clean, flag_names, human_integer, parse_server, server_arguments
-from tests.recorded import INFO
+
 from tests.fake_proc import recorded_processes
+from tests.recorded import INFO
 
 SERVE = ["/opt/vllm/bin/python", "/opt/vllm/bin/vllm", "serve"]
 MODULE = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
@@ -88,10 +88,48 @@ def test_model_and_its_served_name() -> None:
 def test_every_flag_of_the_allow_list_is_read() -> None:
     command = parsed(
         "m",
-        *"--revision r --dtype bfloat16 --quantization fp8 --kv-cache-dtype fp8_e5m2 --block-size 32 --max-model-len 32k".split(),
-        *"--max-num-seqs 128 --max-num-batched-tokens 8K --gpu-memory-utilization 0.85 -tp 4 -pp=2 --data-parallel-size=3".split(),
-        *"-dpl 1 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --headless --host 0.0.0.0 --port 9000".split(),
-        *"--distributed-executor-backend mp --ssl-certfile /etc/cert.pem --uds /run/v.sock".split(),
+        *[
+            "--revision",
+            "r",
+            "--dtype",
+            "bfloat16",
+            "--quantization",
+            "fp8",
+            "--kv-cache-dtype",
+            "fp8_e5m2",
+            "--block-size",
+            "32",
+            "--max-model-len",
+            "32k",
+        ],
+        *[
+            "--max-num-seqs",
+            "128",
+            "--max-num-batched-tokens",
+            "8K",
+            "--gpu-memory-utilization",
+            "0.85",
+            "-tp",
+            "4",
+            "-pp=2",
+            "--data-parallel-size=3",
+        ],
+        *[
+            "-dpl",
+            "1",
+            "--nnodes",
+            "2",
+            "--node-rank",
+            "1",
+            "--master-addr",
+            "10.0.0.1",
+            "--headless",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "9000",
+        ],
+        *["--distributed-executor-backend", "mp", "--ssl-certfile", "/etc/cert.pem", "--uds", "/run/v.sock"],
     )
     config = command.config
     assert (config.revision, config.dtype, config.quantization, config.kv_cache_dtype) == ("r", "bfloat16", "fp8", "fp8_e5m2")
@@ -163,7 +201,22 @@ def test_lengths_that_vllm_chooses_are_unknown_and_no_problem() -> None:
         assert (command.config.max_model_len, command.problems) == (None, ())
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), ("1k", 1000), ("1K", 1024), ("25.6k", 25_600), ("2M", 2_097_152), ("1.5K", None), ("1.5", None), ("", None), ("k", None), ("1kk", None), ("٣", None)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8),
+        ("1k", 1000),
+        ("1K", 1024),
+        ("25.6k", 25_600),
+        ("2M", 2_097_152),
+        ("1.5K", None),
+        ("1.5", None),
+        ("", None),
+        ("k", None),
+        ("1kk", None),
+        ("٣", None),
+    ],
+)
 def test_numbers_as_vllm_reads_them(text: str, value: int | None) -> None:
     assert human_integer(text) == value
 
@@ -226,7 +279,21 @@ def test_the_recorded_servers() -> None:
 
 ARGUMENT = st.one_of(
     st.text(max_size=20),
-    st.sampled_from(["--model", "-tp", "-tp=2", "--port", "--kv-transfer-config", "--kv-transfer-config.kv_role", "--served-model-name", "--headless", "-1", "8k", "{}"]),
+    st.sampled_from(
+        [
+            "--model",
+            "-tp",
+            "-tp=2",
+            "--port",
+            "--kv-transfer-config",
+            "--kv-transfer-config.kv_role",
+            "--served-model-name",
+            "--headless",
+            "-1",
+            "8k",
+            "{}",
+        ]
+    ),
 )
 
 

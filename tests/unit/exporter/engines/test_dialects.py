@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
-
 from poise.exporter import metrics as m
 from poise.exporter.engines import dialects
 from poise.exporter.engines.page import PageError, PageParser
 from poise.exporter.metrics import ALL, Kind, Metric, Owner
 from poise.exporter.snapshot import EnginePage
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.recorded import CAPTURES
 
 PAGES = sorted(CAPTURES.glob("*.prom"))
@@ -52,7 +52,10 @@ def test_the_sum_of_every_series_equals_the_page(path: Path) -> None:
         assert ours == pytest.approx(sum(value for _, _, value in mine), rel=1e-12)
         checked += bool(mine)
     assert checked > 25
-    statuses = {f"{code}xx": sum(v for n, labels, v in samples if n == "http_requests_total" and labels["status"] == f"{code}xx") for code in range(1, 6)}
+    statuses = {
+        f"{code}xx": sum(v for n, labels, v in samples if n == "http_requests_total" and labels["status"] == f"{code}xx")
+        for code in range(1, 6)
+    }
     assert page.http_requests == {code: value for code, value in statuses.items() if value}
 
 
@@ -106,7 +109,9 @@ def test_capacity_of_older_versions_is_blocks_times_block_size() -> None:
     assert page.work[0].value(m.ENGINE_KV_CACHE_CAPACITY) == 1600
 
 
-@pytest.mark.parametrize("labels", ['block_size="None",num_gpu_blocks="100"', 'kv_cache_size_tokens="-5"', 'kv_cache_size_tokens="1e99"', 'num_gpu_blocks="9"'])
+@pytest.mark.parametrize(
+    "labels", ['block_size="None",num_gpu_blocks="100"', 'kv_cache_size_tokens="-5"', 'kv_cache_size_tokens="1e99"', 'num_gpu_blocks="9"']
+)
 def test_a_capacity_that_is_not_told_is_missing(labels: str) -> None:
     page = read(BASE + f'vllm:cache_config_info{{engine="0",{labels}}} 1\n')
     assert page.work[0].value(m.ENGINE_KV_CACHE_CAPACITY) is None
@@ -183,7 +188,9 @@ def test_a_histogram_that_is_not_whole_is_left_out_and_named(buckets: dict[str, 
 
 
 def test_values_that_are_no_numbers_are_left_out_and_named() -> None:
-    page = read(BASE + 'vllm:prompt_tokens_total{engine="0",model_name="m"} NaN\nvllm:kv_cache_usage_perc{engine="0",model_name="m"} +Inf\n')
+    page = read(
+        BASE + 'vllm:prompt_tokens_total{engine="0",model_name="m"} NaN\nvllm:kv_cache_usage_perc{engine="0",model_name="m"} +Inf\n'
+    )
     assert page.work[0].value(m.ENGINE_PROMPT_TOKENS) is None
     assert page.work[0].value(m.ENGINE_KV_CACHE_USAGE) is None
     assert {"poise_engine_prompt_tokens_total", "poise_engine_kv_cache_usage_ratio"} <= set(page.missing)
@@ -201,7 +208,10 @@ def test_a_page_of_something_else_is_refused(page: str) -> None:
 
 
 def test_statuses_that_are_not_grouped_are() -> None:
-    page = read(BASE + 'http_requests_total{status="200"} 2\nhttp_requests_total{status="404"} 1\nhttp_requests_total{status="4xx"} 1\nhttp_requests_total{status="x"} 9\n')
+    page = read(
+        BASE
+        + 'http_requests_total{status="200"} 2\nhttp_requests_total{status="404"} 1\nhttp_requests_total{status="4xx"} 1\nhttp_requests_total{status="x"} 9\n'
+    )
     assert page.http_requests == {"2xx": 2, "4xx": 2}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from poise.exporter.engines.discovery import FoundEngine, find_engines
 from poise.exporter.engines.table import ProcessTable
 from poise.exporter.procfs import ProcFs
+
 from tests.fake_proc import FakeProc
 from tests.recorded import INFO
 

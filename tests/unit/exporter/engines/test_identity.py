@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.identity import KEEP_GONE, Located, Member, Roster, url_of

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from poise.exporter.engines.page import Limits, PageError, PageParser, Samples
 from prometheus_client.parser import text_string_to_metric_families
 
-from poise.exporter.engines.page import Limits, PageError, PageParser, Samples
 from tests.recorded import CAPTURES
 
 RECORDED = sorted(CAPTURES.glob("*.prom"))
@@ -70,10 +71,8 @@ def test_generated_pages_read_as_prometheus_client_reads_them(page: list[str]) -
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    try:
+    with contextlib.suppress(PageError):
         PageParser().parse(data)
-    except PageError as problem:
-        assert str(problem)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         'a{b="c"} x',
         'a{b="c"} 1_0',
         'a{b="c"} 1 2 3',
-        'a{b=c} 1',
+        "a{b=c} 1",
         'a{b="c" d="e"} 1',
         "1a 1",
         "<!doctype html>",

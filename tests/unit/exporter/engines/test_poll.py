@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from poise.exporter import metrics as m
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
+
 from tests import recorded
 from tests.recorded import CAPTURES, PageServer, serve
 

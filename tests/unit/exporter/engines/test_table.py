@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from poise.exporter.engines.table import ROTATION, YOUNG_SCANS, ProcessTable
-from poise.exporter.procfs import ProcFs, ProcessStat
+from poise.exporter.procfs import ProcessStat, ProcFs
+
 from tests.fake_proc import FakeProc
 
 

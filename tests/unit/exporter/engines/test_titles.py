@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from poise.exporter.engines.titles import TITLE_LIMIT, Kind, Title, parse_comm, parse_title
 
 
@@ -33,7 +32,20 @@ def test_titles_tell_kind_and_ranks(text: str, kind: Kind, tensor: int | None, p
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Worker_TP0", "vllm::router", "VLLM::", "::Worker", "VLLM::Workers", "VLLM::Worker_tp0", "VLLM::Worker_TP0 --x", "std::vector", "a b::Worker", "/bin/a::Worker", "ray::RayWorkerWrapper"],
+    [
+        "",
+        "Worker_TP0",
+        "vllm::router",
+        "VLLM::",
+        "::Worker",
+        "VLLM::Workers",
+        "VLLM::Worker_tp0",
+        "VLLM::Worker_TP0 --x",
+        "std::vector",
+        "a b::Worker",
+        "/bin/a::Worker",
+        "ray::RayWorkerWrapper",
+    ],
 )
 def test_other_titles_are_nobodys(text: str) -> None:
     assert parse_title(text) is None
@@ -67,7 +79,9 @@ RANK = st.none() | st.integers(0, 99_999)
 
 
 @given(RANK, RANK, RANK, RANK, st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,8}", fullmatch=True))
-def test_every_title_that_vllm_can_make_is_read_back(data: int | None, pipeline: int | None, tensor: int | None, expert: int | None, prefix: str) -> None:
+def test_every_title_that_vllm_can_make_is_read_back(
+    data: int | None, pipeline: int | None, tensor: int | None, expert: int | None, prefix: str
+) -> None:
     parts = (("DP", data), ("PP", pipeline), ("TP", tensor), ("EP", expert))
     text = f"{prefix}::Worker" + "".join(f"_{name}{rank}" for name, rank in parts if rank is not None)
     title = parse_title(text)

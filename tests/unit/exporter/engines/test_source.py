@@ -1,0 +1,336 @@
+"""The engine source end to end: real sockets under fake and real process tables; engines that come, go, hang and hide secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from poise.exporter import metrics as m
+from poise.exporter.engines.page import Limits
+from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
+from poise.exporter.exposition import Build, Exposition
+from poise.exporter.ownership import join
+from poise.exporter.settings import EngineSpec
+from poise.exporter.snapshot import CollectorStatus, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Role
+
+from tests import recorded
+from tests.fake_proc import BOOT_TIME, FakeProc
+from tests.recorded import CAPTURES, PageServer, serve
+
+DEADLINE = 60.0
+TP2 = CAPTURES / "tp2-server-after.prom"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with serve(PageServer(TP2)) as running:
+        yield running
+
+
+@pytest.fixture
+def sources() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "not reached in time"
+        time.sleep(0.02)
+
+
+def watching(
+    stack: ExitStack, fake: FakeProc | None, *specs: EngineSpec, interval: float = 0.1, limits: Limits | None = None
+) -> EngineSource:
+    """A source over a fake /proc (None: the real one) whose scans the test makes; pollers run."""
+    root = fake.root if fake is not None else Path("/proc")
+    source = EngineSource("node-a", specs, interval=interval, proc_root=root, limits=limits)
+    stack.callback(source.stop)
+    return source
+
+
+def named(observed: EnginesObserved, name: str) -> ObservedEngine:
+    return next(engine for engine in observed.engines if engine.identity.engine == name)
+
+
+def status(observed: EnginesObserved, name: str) -> CollectorStatus:
+    return next(collector for collector in observed.collectors if collector.name == name)
+
+
+def add_tp2(fake: FakeProc, port: int, pid: int = 100, **environment: str) -> None:
+    fake.add(pid, ["python3", "/usr/bin/vllm", "serve", "m", "--port", str(port), "-tp", "2"], environment=environment)
+    fake.add(pid + 1, ["VLLM::EngineCore"], ppid=pid)
+    fake.add(pid + 2, ["VLLM::Worker_TP0"], ppid=pid + 1)
+    fake.add(pid + 3, ["VLLM::Worker_TP1"], ppid=pid + 1)
+
+
+def test_an_engine_is_found_with_its_page(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    add_tp2(fake, server.port, CUDA_VISIBLE_DEVICES="0,1")
+    fake.sockets([(server.port, "0A", 5), (server.port, "01", 6), (server.port, "01", 7)])
+    source = watching(sources, fake)
+    assert source.latest().engines == ()
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    (engine,) = source.latest().engines
+    assert (engine.identity.engine, engine.identity.role, engine.url) == (f"node-a:{server.port}", Role.MIXED, server.url)
+    assert (engine.pid, engine.process_up, engine.start_time, engine.client_connections) == (100, True, BOOT_TIME + 10.0, 2)
+    assert [(rank.pid, rank.tp_rank) for rank in engine.ranks] == [(102, 0), (103, 1)]
+    assert (engine.config.cuda_visible_devices, engine.config.environment_read) == ("0,1", True)
+    assert engine.rtt is not None
+    assert engine.page is not None
+    assert engine.page.work[0].value(m.ENGINE_GENERATION_TOKENS) == 8288
+    observed = source.latest()
+    assert status(observed, DISCOVERY).success
+    assert status(observed, PAGES).success
+    assert source.title_of(102) == "VLLM::Worker_TP0"
+
+
+def test_a_vanished_engine_says_so_at_once_and_a_restarted_one_takes_over(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    add_tp2(fake, server.port)
+    source = watching(sources, fake)
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    for pid in (100, 101, 102, 103):
+        fake.remove(pid)
+    source.scan_once()
+    (gone,) = source.latest().engines
+    assert (gone.process_up, gone.page, gone.pid, gone.ranks, gone.page_error) == (False, None, None, (), "its process is gone")
+    assert gone.gone_since is not None
+    add_tp2(fake, server.port, pid=200)
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    (again,) = source.latest().engines
+    assert (again.identity, again.process_up, again.pid, again.gone_since) == (gone.identity, True, 200, None)
+
+
+def test_a_lost_rank_shows_at_the_next_scan(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    add_tp2(fake, server.port)
+    source = watching(sources, fake)
+    source.scan_once()
+    fake.add(103, b"", comm="VLLM::Worker_TP", ppid=101, state="Z")
+    source.scan_once()
+    assert [rank.tp_rank for rank in source.latest().engines[0].ranks] == [0]
+
+
+def test_a_loading_engine_is_there_without_page_and_is_no_failure(fake: FakeProc, sources: ExitStack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    add_tp2(fake, port)
+    source = watching(sources, fake)
+    source.scan_once()
+    wait_for(lambda: "refused" in source.latest().engines[0].page_error)
+    assert status(source.latest(), PAGES).success
+
+
+def test_the_port_that_only_a_file_sets_is_the_one_that_answers_as_vllm(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    with serve(PageServer(b"go_goroutines 1\n")) as other:
+        fake.add(100, ["vllm", "serve", "--config", "/etc/v.yaml"], environment={}, inodes=(5, 6))
+        fake.sockets([])
+        source = watching(sources, fake)
+        source.scan_once()
+        assert source.latest().engines == ()  # no name before the port is known
+        fake.sockets([(other.port, "0A", 5), (server.port, "0A", 6)])
+        found = watching(sources, fake)
+        found.scan_once()
+        (engine,) = found.latest().engines
+        assert engine.identity.engine == f"node-a:{server.port}"
+        assert engine.notes == ("--config names a file, which Poise does not read: what only it sets is unknown",)
+
+
+def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: ExitStack) -> None:
+    fake.add(100, ["vllm", "serve", "m"])
+    source = watching(sources, fake)
+    source.scan_once()
+    (engine,) = source.latest().engines
+    assert (engine.identity.engine, engine.url) == ("node-a:8000", "http://127.0.0.1:8000")
+    assert not engine.config.environment_read
+
+
+@pytest.mark.parametrize(
+    ("visible", "read"),
+    [("0", None), (None, None), ("GPU-1234", "GPU-1234")],
+)
+def test_ordinals_of_a_container_say_nothing_about_the_node(
+    fake: FakeProc, server: PageServer, sources: ExitStack, visible: str | None, read: str | None
+) -> None:
+    add_tp2(fake, server.port, **({"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}))
+    for pid, space in (("self", 1), ("1", 1), ("100", 2)):
+        folder = fake.root / pid / "ns"
+        folder.mkdir(parents=True)
+        (folder / "mnt").symlink_to(f"mnt:[{space}]")
+        (folder / "net").symlink_to(f"net:[{space}]")
+    source = watching(sources, fake)
+    source.scan_once()
+    (engine,) = source.latest().engines
+    assert (engine.config.cuda_visible_devices, engine.config.environment_read) == (read, read is not None)
+    assert (engine.url, engine.page) == (None, None)
+    assert "network namespace" in engine.page_error
+
+
+def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    source = watching(sources, fake, EngineSpec("qwen", server.url, "chat", Role.DECODE))
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    (engine,) = source.latest().engines
+    assert (engine.identity.engine, engine.identity.deployment, engine.process_up, engine.pid) == ("qwen", "chat", None, None)
+
+
+def test_without_discovery_only_configured_engines_are_watched(server: PageServer, sources: ExitStack) -> None:
+    source = EngineSource("node-a", [EngineSpec("qwen", server.url)], discover=False, interval=0.1)
+    sources.callback(source.stop)
+    source.scan_once()
+    assert [engine.identity.engine for engine in source.latest().engines] == ["qwen"]
+
+
+def test_one_broken_engine_costs_the_others_nothing_and_is_named(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    with serve(PageServer(TP2)) as broken:
+        broken.fault = recorded.huge(50_000_000, announced=True)
+        specs = (EngineSpec("broken", broken.url), EngineSpec("good", server.url))
+        source = watching(sources, fake, *specs, interval=5.0)
+        source.scan_once()
+        wait_for(lambda: named(source.latest(), "good").page is not None and "bytes" in named(source.latest(), "broken").page_error)
+        observed = source.latest()
+        assert named(observed, "broken").page is None
+        pages = status(observed, PAGES)
+        assert not pages.success
+        assert pages.error == "broken: the answer has 50000000 bytes, more than 16777216"
+        assert pages.failures >= 1
+
+
+def test_failures_are_counted_beyond_the_life_of_an_engine(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    server.fault = recorded.status(500)
+    add_tp2(fake, server.port)
+    source = watching(sources, fake)
+    source.scan_once()
+    wait_for(lambda: status(source.latest(), PAGES).failures >= 2)
+    for pid in (100, 101, 102, 103):
+        fake.remove(pid)
+    before = status(source.latest(), PAGES).failures
+    source.scan_once()
+    assert status(source.latest(), PAGES).failures >= before
+
+
+def test_a_scan_that_breaks_is_told_and_the_next_one_mends_it(
+    fake: FakeProc, sources: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = EngineSource("node-a", scan_interval=0.02, proc_root=fake.root)
+    sources.callback(source.stop)
+
+    def broken() -> list[int]:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source._proc, "pids", broken)
+        source.start()
+        wait_for(lambda: status(source.latest(), DISCOVERY).failures >= 1)
+        assert not status(source.latest(), DISCOVERY).success
+        assert status(source.latest(), DISCOVERY).error == "RuntimeError"
+    wait_for(lambda: status(source.latest(), DISCOVERY).success)
+    assert "scanning for engines failed" in caplog.text
+
+
+def test_stopping_ends_every_thread_even_with_an_engine_that_hangs(fake: FakeProc, server: PageServer) -> None:
+    server.fault = recorded.silence(server)
+    source = EngineSource("node-a", [EngineSpec("slow", server.url)], proc_root=fake.root, interval=60.0)
+    source.start()
+    wait_for(lambda: bool(server.requests))
+    poller = source._pollers["slow"][1]
+    source.stop()
+    wait_for(lambda: not source._thread.is_alive() and not poller._thread.is_alive())
+    source.scan_once()
+    assert set(source._pollers) == {"slow"}  # nothing is started once it was stopped
+
+
+# ------------------------------------------------------------------------------------------------------------ real processes
+@pytest.fixture
+def vllm_like(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a process that looks like `vllm serve` and serves a recorded page; its children have vLLM's titles."""
+    script = tmp_path / "vllm"
+    script.write_text(
+        textwrap.dedent(f"""
+            import subprocess, sys, threading
+            sys.path.insert(0, {str(Path(recorded.__file__).parents[1])!r})
+            from tests.recorded import CAPTURES, PageServer, serve
+            for title in ("VLLM::EngineCore", "VLLM::Worker_TP0", "VLLM::Worker_TP1"):
+                subprocess.Popen([title], executable="/bin/cat", stdin=subprocess.PIPE)
+            with serve(PageServer(CAPTURES / "tp2-server-after.prom"), int(sys.argv[sys.argv.index("--port") + 1])):
+                threading.Event().wait()
+        """)
+    )
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(port: int, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(script), "serve", "m", "--port", str(port), *arguments]
+        started.append(subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(DEADLINE)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+SECRETS = {"VLLM_API_KEY": "sk-planted-environment", "HF_TOKEN": "hf_planted_environment"}
+
+
+def test_a_real_process_is_found_read_lost_and_found_again_without_its_secrets(
+    vllm_like: Callable[..., subprocess.Popen[bytes]], sources: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    port = free_port()
+    source = EngineSource("node-a", interval=0.1, scan_interval=0.1)
+    sources.callback(source.stop)
+    name = f"node-a:{port}"
+
+    def mine() -> ObservedEngine | None:
+        return next((engine for engine in source.latest().engines if engine.identity.engine == name), None)
+
+    def is_up() -> bool:
+        engine = mine()
+        return engine is not None and engine.page is not None and len(engine.ranks) == 2
+
+    process = vllm_like(port, "-tp", "2", "--api-key", "sk-planted-argument", CUDA_VISIBLE_DEVICES="0,1", **SECRETS)
+    source.start()
+    wait_for(is_up)
+    engine = mine()
+    assert engine is not None
+    assert (engine.pid, engine.config.cuda_visible_devices, engine.config.tensor_parallel_size) == (process.pid, "0,1", 2)
+    assert [rank.title for rank in engine.ranks] == ["VLLM::Worker_TP0", "VLLM::Worker_TP1"]
+    assert len(engine.pids) == 4
+    gpus = [Gpu(rank.tp_rank or 0, f"GPU-{rank.tp_rank}", processes=(GpuProcess(rank.pid, 1),)) for rank in engine.ranks]
+    joined = join([*gpus, Gpu(2, "GPU-2", processes=(GpuProcess(process.pid, 1), GpuProcess(os.getpid(), 1)))], [engine], source.title_of)
+    assert [card.use for card in joined.engines[0].visible or ()] == ["own", "own"]
+    snapshot = NodeSnapshot("node-a", time.time(), gpus=tuple(gpus), engines=joined.engines, gpu_process_readings=joined.gpu_readings)
+    everything = "".join([repr(source.latest()), repr(joined), repr(source._table), repr(source._roster), rendered(snapshot), caplog.text])
+    assert "VLLM::Worker_TP1" in everything
+    assert "planted" not in everything
+
+    process.kill()
+    process.wait(DEADLINE)
+    wait_for(lambda: (lost := mine()) is not None and lost.process_up is False)
+    again = vllm_like(port, "-tp", "2")
+    wait_for(lambda: is_up() and (back := mine()) is not None and back.pid == again.pid)
+
+
+def rendered(snapshot: NodeSnapshot) -> str:
+    return Exposition(Build("1", "3")).render(snapshot, (), time.time()).decode()
