@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from poise.alerts import docs as alert_docs
-from poise.exporter import metrics
+from poise.cli.main import SUBCOMMANDS, build_parser
+from poise.exporter import metrics, settings
 from poise.exporter.checks.runner import CHECKS
 from poise.exporter.metrics import LEADING_LABELS, Kind, Metric, Owner
 
@@ -51,10 +53,85 @@ def _row(metric: Metric) -> str:
     return f"| `{metric.name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help.replace('|', '/')} |\n"
 
 
+CONFIGURATION_INTRO = """\
+# Configuration
+
+Generated from the command line by `make docs`; do not edit.
+
+Each layer replaces what the one before said: defaults, `poise.toml` (in the working directory, or `--config FILE`), variables, flags.
+Keys of the exporter stand in the table `[exporter]`; an unknown key is an error that names it. A variable is `POISE_EXPORTER_` and the key in
+capitals. Durations are `1s`, `500ms`, `1m30s`.
+
+    # poise.toml
+    [exporter]
+    listen = "0.0.0.0:9747"
+    expected_gpus = 8
+
+    [[exporter.engines]]
+    name = "qwen-prefill"
+    url = "http://127.0.0.1:8100"
+    deployment = "qwen-32b"
+    role = "prefill"
+
+    [exporter.collectors]
+    codec = false
+
+HTTP of the exporter: `/metrics`, `/checks` (the checklist as JSON), `/healthz` (the process lives), `/readyz` (there is a snapshot), `/`.
+HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/metrics` (its own process), `/healthz`, `/readyz`.
+On a loopback address both refuse a Host header that is not theirs.
+"""
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    return CONFIGURATION_INTRO + "".join(_command_section(name) for name in SUBCOMMANDS)
+
+
+def _command_section(name: str) -> str:
+    parser = _subparser(build_parser(name), name)
+    nested = _nested(parser)
+    if not nested:
+        return f"\n## poise {name}\n\n{parser.description}\n\n{_flags(parser, name)}"
+    parts = [f"\n### poise {name} {action}\n\n{text[:1].upper()}{text[1:]}.\n\n{_flags(sub, '')}" for action, text, sub in nested]
+    return f"\n## poise {name}\n\n{parser.description}\n" + "".join(parts)
+
+
+def _subparser(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    return next(sub for found, _text, sub in _nested(parser) if found == name)
+
+
+def _nested(parser: argparse.ArgumentParser) -> list[tuple[str, str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            return [(name, texts.get(name, ""), sub) for name, sub in action.choices.items()]
+    return []
+
+
+def _flags(parser: argparse.ArgumentParser, command: str) -> str:
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
+            continue
+        names = ", ".join(f"`{option}`" for option in action.option_strings) or f"`{action.metavar or action.dest}`"
+        value = f" `{action.metavar}`" if action.option_strings and isinstance(action.metavar, str) else ""
+        choices = f" ({', '.join(map(str, action.choices))})" if action.choices and action.option_strings else ""
+        key = f"`{action.dest}`" if command == "exporter" and action.dest in settings.field_names() and action.dest != "collectors" else ""
+        text = (action.help or "").replace("|", "/") % {"default": action.default, "prog": parser.prog}
+        rows.append(
+            f"| {names}{value} | {key} | {text}{choices} |\n" if command == "exporter" else f"| {names}{value} | {text}{choices} |\n"
+        )
+    if not rows:
+        return "No flags.\n"
+    head = "| flag | key | meaning |\n| - | - | - |\n" if command == "exporter" else "| flag | meaning |\n| - | - |\n"
+    return head + "".join(rows)
+
+
 def pages() -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and maker of every generated page."""
     yield "metrics.md", metrics_page
     yield "alerts.md", alert_docs.page
+    yield "configuration.md", configuration_page
 
 
 def missing_checks() -> list[str]:
