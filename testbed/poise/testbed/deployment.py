@@ -125,7 +125,7 @@ class Deployment:
             machine = hardware.detect()
             agreed = _plan(wanted, machine, say)
             plan.write(layout.plan, agreed)
-            deployment = cls(layout, environ, _start_keeper(layout, environ))
+            deployment = cls(layout, environ, start_keeper(layout, environ))
             try:
                 deployment._bring_up(wanted, agreed, progress, when_watched)
             except BaseException:
@@ -300,7 +300,7 @@ class Deployment:
         self.down()
 
 
-def _start_keeper(layout: StateLayout, environ: Mapping[str, str]) -> int:
+def start_keeper(layout: StateLayout, environ: Mapping[str, str]) -> int:
     """Starts the keeper; returns our end of its pipe."""
     reading, writing = os.pipe()
     try:

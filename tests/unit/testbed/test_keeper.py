@@ -1,0 +1,73 @@
+"""The keeper takes a deployment down when its launcher ends, unless it was told to keep it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from poise.testbed import processes, records, teardown
+from poise.testbed.paths import StateLayout
+
+from tests.unit.testbed.deployments import layout_in, ours
+from tests.waiting import wait_until
+
+# A launcher: the keeper first, then a server, then the end that the test wants.
+LAUNCHER = """
+import os, pathlib, signal, sys, time
+from poise.testbed import deployment
+from poise.testbed.paths import StateLayout
+from tests.unit.testbed.deployments import start_family
+layout = StateLayout(pathlib.Path(sys.argv[1]))
+made = deployment.Deployment(layout, os.environ, deployment.start_keeper(layout, os.environ))
+start_family(layout)
+if sys.argv[2] == "release":
+    made.release()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def launch(layout: StateLayout, ending: str) -> subprocess.Popen[bytes]:
+    environ = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", LAUNCHER, str(layout.root), ending]
+    launcher = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == b"up\n"
+    return launcher
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_everything_ends_when_the_launcher_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    layout = layout_in(tmp_path)
+    with launch(layout, "hold") as launcher:
+        assert len(ours(layout)) >= 2
+        launcher.send_signal(number)
+        launcher.wait()
+        wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
+    assert "taking everything down" in layout.log("keeper").read_text()
+
+
+def test_a_released_deployment_outlives_its_launcher(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    with launch(layout, "release") as launcher:
+        wait_until(lambda: [record.name for record in records.read_all(layout.records)] == ["server"], "the keeper's end")
+        launcher.kill()
+        launcher.wait()
+    assert records.read_all(layout.records)[0].lives
+    teardown.take_down(layout)
+
+
+def test_what_a_killed_launcher_and_a_killed_keeper_left_is_found_by_down(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    with launch(layout, "hold") as launcher:
+        keeper = next(record for record in records.read_all(layout.records) if record.name == "keeper")
+        processes.send(keeper.identity, signal.SIGKILL)
+        launcher.kill()
+        launcher.wait()
+    assert len(ours(layout)) >= 2
+    teardown.take_down(layout)
+    assert ours(layout) == []

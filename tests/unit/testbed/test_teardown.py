@@ -1,0 +1,136 @@
+"""Taking down leaves nothing of ours and touches nothing of others."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from poise.testbed import lock, processes, records, shared_memory, teardown
+from poise.testbed.paths import StateLayout
+
+from tests.unit.testbed.deployments import layout_in, ours, start, start_family
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> StateLayout:
+    return layout_in(tmp_path)
+
+
+@pytest.fixture
+def foreign_segment() -> Iterator[Path]:
+    """A segment as vLLM makes them, of somebody else."""
+    path = Path(f"/dev/shm/psm_poise_test_{os.getpid()}")
+    path.write_bytes(b"x" * 4096)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_everything_ends_and_only_logs_stay(layout: StateLayout) -> None:
+    start_family(layout)
+    start(layout, "exporter", "exporter")
+    wait_until(lambda: len(ours(layout)) == 3, "three processes")
+    removed = teardown.take_down(layout)
+    assert set(removed.names) == {"server", "exporter"}
+    assert len(removed.pids) == 3
+    assert ours(layout) == []
+    assert sorted(path.name for path in layout.root.iterdir()) == ["lock", "lock.holder.json", "logs"]
+
+
+def test_watchers_end_before_what_they_watch(layout: StateLayout) -> None:
+    for name, role in (("server", "engine"), ("mirror", "mirror"), ("exporter", "exporter"), ("page", "dashboard")):
+        start(layout, name, role)  # type: ignore[arg-type]  # the four are roles
+    said: list[str] = []
+    teardown.take_down(layout, said.append)
+    assert said == ["ending page", "ending exporter", "ending server", "ending mirror"]
+
+
+def test_twice_is_as_good_as_once_and_nothing_is_no_error(layout: StateLayout, tmp_path: Path) -> None:
+    start(layout)
+    teardown.take_down(layout)
+    assert teardown.take_down(layout) == teardown.Removed((), (), ())
+    assert teardown.take_down(StateLayout(tmp_path / "never")) == teardown.Removed((), (), ())
+
+
+def test_a_child_without_record_is_found_when_its_server_was_killed(layout: StateLayout) -> None:
+    record = start_family(layout)
+    wait_until(lambda: len(ours(layout)) == 2, "server and child")
+    processes.send(record.identity, signal.SIGKILL)
+    records.remove(layout.records, record.name)
+    assert len(teardown.take_down(layout).pids) >= 1
+    assert ours(layout) == []
+
+
+def test_a_record_of_a_reused_pid_ends_nobody(layout: StateLayout) -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        stat = processes.read_stat(other.pid)
+        assert stat is not None
+        records.write(layout.records, records.Record("server", "engine", other.pid, stat.start_ticks - 5, 0.0))
+        assert teardown.take_down(layout).pids == ()
+        assert other.poll() is None
+        other.kill()
+
+
+def test_our_shared_memory_goes_and_that_of_others_stays(layout: StateLayout, foreign_segment: Path) -> None:
+    path = Path(f"/dev/shm/psm_ours_{os.getpid()}")
+    hold = (
+        "import mmap, sys, time\n"
+        f"file = open({str(path)!r}, 'w+b'); file.truncate(4096); view = mmap.mmap(file.fileno(), 4096)\n"
+        "print('holding', flush=True); time.sleep(600)"
+    )
+    try:
+        start(layout, command=[sys.executable, "-c", hold])
+        wait_until(lambda: "holding" in layout.log("server").read_text(), "the segment")
+        assert teardown.take_down(layout).segments == (path.name,)
+        assert not path.exists()
+        assert foreign_segment.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_noted_segment_is_removed_after_its_holder_was_killed_unless_it_is_another_file_by_now(
+    layout: StateLayout, foreign_segment: Path
+) -> None:
+    with foreign_segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        held = shared_memory.held_by([os.getpid()])
+    assert {segment.name for segment in held} >= {foreign_segment.name}
+    mine = {segment for segment in held if segment.name == foreign_segment.name}
+    shared_memory.note(layout.shared_memory, {shared_memory.Segment(s.name, s.inode + 1) for s in mine})
+    teardown.take_down(layout)
+    assert foreign_segment.exists(), "same name, another file"
+    layout.make()
+    shared_memory.note(layout.shared_memory, mine)
+    teardown.take_down(layout)
+    assert not foreign_segment.exists()
+
+
+def test_one_part_is_ended_with_its_children_and_the_others_stay(layout: StateLayout) -> None:
+    start_family(layout, "first")
+    other = start(layout, "second")
+    wait_until(lambda: len(ours(layout)) == 3, "three processes")
+    with lock.held(layout.lock, "test"):
+        assert len(teardown.end_processes(layout, ["first"])) == 2
+    assert ours(layout) == [other.pid]
+    assert [record.name for record in records.read_all(layout.records)] == ["second"]
+    teardown.take_down(layout)
+
+
+def test_a_launcher_at_work_is_stopped_first(layout: StateLayout) -> None:
+    script = (
+        "import pathlib, time\nfrom poise.testbed import lock\n"
+        f"with lock.held(pathlib.Path({str(layout.lock)!r}), 'poise testbed up tp'):\n"
+        "    print('locked', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"locked\n"
+        said: list[str] = []
+        teardown.take_down(layout, said.append)
+        assert launcher.wait() == -signal.SIGTERM
+    assert said == [f"stopping process {launcher.pid} (poise testbed up tp)"]
