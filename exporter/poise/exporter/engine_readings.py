@@ -32,7 +32,6 @@ def engine_readings(engine: Engine, gpus_visible: int | None) -> Readings:
             readings.setdefault(metric, {})[labels] = float(value)
 
     put(m.ENGINE_PROCESS_UP, observed.process_up)
-    put(m.ENGINE_START_TIME, observed.start_time)
     put(m.ENGINE_RTT, observed.rtt)
     if page is not None:
         put(m.ENGINE_SCRAPE_DURATION, page.duration)
@@ -43,7 +42,7 @@ def engine_readings(engine: Engine, gpus_visible: int | None) -> Readings:
         contradicting = observed_role(page, observed.identity.role)
         if contradicting is not None:
             put(m.ENGINE_OBSERVED_ROLE_INFO, 1.0, contradicting)
-    share = engine.config.gpu_memory_utilization
+    share = engine.config.gpu_memory_utilization if observed.process_up else None
     put(m.ENGINE_GPU_MEMORY_UTILIZATION, share if share is not None else _told_share(page))
     if observed.process_up:
         _put_process(engine, gpus_visible, readings)
@@ -58,6 +57,7 @@ def _put_process(engine: Engine, gpus_visible: int | None, readings: dict[Metric
         if value is not None:
             readings.setdefault(metric, {})[labels] = float(value)
 
+    put(m.ENGINE_START_TIME, engine.observed.start_time)
     put(m.ENGINE_PARALLEL_SIZE, config.tensor_parallel_size, "tensor")
     put(m.ENGINE_PARALLEL_SIZE, config.pipeline_parallel_size, "pipeline")
     put(m.ENGINE_PARALLEL_SIZE, config.data_parallel_size, "data")

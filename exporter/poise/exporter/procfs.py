@@ -120,20 +120,24 @@ class ProcFs:
 
     def program(self, pid: int) -> str:
         """The base name of the program that runs, else the process's own name; empty when it is gone."""
-        try:
-            target = os.readlink(f"{self._root}/{pid}/exe")
-        except OSError:
+        target = self._link(f"{pid}/exe")
+        if target is None:
             stat = self.stat(pid)
             return stat.comm if stat is not None else ""
         return _text(os.path.basename(os.fsencode(target.removesuffix(" (deleted)"))))
 
-    def same_namespace(self, pid: int, kind: str, *, or_as: Iterable[str] = ()) -> bool:
-        """Whether the process has the namespace `kind` ("net", "mnt") of this process, or of one of `or_as` ("1").
+    def same_namespace(self, pid: int, kind: str) -> bool:
+        """Whether the process has the namespace `kind` ("net") of this process; True when that cannot be told: most nodes have one."""
+        theirs, ours = (self._link(f"{name}/ns/{kind}") for name in (str(pid), "self"))
+        return theirs is None or ours is None or theirs == ours
 
-        True when that cannot be told: most nodes have one.
+    def same_root(self, pid: int) -> bool:
+        """Whether the process has the root directory of this process or of the node's first one: whether it is in no container of its own.
+
+        A mount namespace tells less: services of systemd have their own. True when it cannot be told.
         """
-        theirs = self._namespace(str(pid), kind)
-        ours = [self._namespace(other, kind) for other in ("self", *or_as)]
+        theirs = self._root_directory(str(pid))
+        ours = [self._root_directory(name) for name in ("self", "1")]
         return theirs is None or ours[0] is None or theirs in ours
 
     def sockets(self) -> Sockets:
@@ -174,11 +178,18 @@ class ProcFs:
                 inodes.add(int(target[8:-1]))
         return inodes
 
-    def _namespace(self, pid: str, kind: str) -> str | None:
+    def _link(self, name: str) -> str | None:
         try:
-            return os.readlink(f"{self._root}/{pid}/ns/{kind}")
+            return os.readlink(f"{self._root}/{name}")
         except OSError:
             return None
+
+    def _root_directory(self, pid: str) -> tuple[int, int] | None:
+        try:
+            found = os.stat(f"{self._root}/{pid}/root")
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _read_boot_time(self) -> float:
         for line in (self._read("stat", 1024 * 1024) or b"").splitlines():

@@ -17,7 +17,7 @@ from tests.fake_proc import BOOT_TIME, FakeProc
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path)
+    return FakeProc(tmp_path / "proc")
 
 
 def reader(fake: FakeProc) -> ProcFs:
@@ -143,16 +143,30 @@ def test_rows_of_sockets_that_make_no_sense_are_skipped(fake: FakeProc) -> None:
     assert reader(fake).sockets().listening == {}
 
 
-def test_namespaces_that_cannot_be_told_count_as_ours(fake: FakeProc) -> None:
-    fake.add(1, ["x"])
+def test_namespaces_and_roots_that_cannot_be_told_count_as_ours(fake: FakeProc) -> None:
     fake.add(2, ["x"])
     proc = reader(fake)
     assert proc.same_namespace(2, "net")
-    for pid, space in (("self", "net:[1]"), ("1", "net:[2]"), ("2", "net:[2]")):
-        (fake.root / pid / "ns").mkdir(parents=True, exist_ok=True)
+    assert proc.same_root(2)
+    assert ProcFs().same_namespace(os.getpid(), "net")
+    assert ProcFs().same_root(os.getpid())
+
+
+def test_another_network_namespace_is_told(fake: FakeProc) -> None:
+    for pid, space in (("self", "net:[1]"), ("2", "net:[1]"), ("3", "net:[2]")):
+        (fake.root / pid / "ns").mkdir(parents=True)
         (fake.root / pid / "ns" / "net").symlink_to(space)
-    assert not proc.same_namespace(2, "net")
-    assert proc.same_namespace(2, "net", or_as=("1",))
+    assert reader(fake).same_namespace(2, "net")
+    assert not reader(fake).same_namespace(3, "net")
+
+
+def test_another_root_directory_is_told_and_the_nodes_own_is_ours(fake: FakeProc) -> None:
+    for name in ("exporter", "node", "container"):
+        (fake.root.parent / name).mkdir()
+    for pid, name in (("self", "exporter"), ("1", "node"), ("2", "node"), ("3", "container"), ("4", "exporter")):
+        (fake.root / pid).mkdir(exist_ok=True)
+        (fake.root / pid / "root").symlink_to(fake.root.parent / name)
+    assert [reader(fake).same_root(pid) for pid in (2, 3, 4)] == [True, False, True]
 
 
 def test_reads_this_process_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Reads the command line of a vLLM server: is it one, and what do its allow-listed flags say.
+"""Reads the command line of a vLLM server: what do its allow-listed flags say.
 
 Only flags named in `_VALUES` and `_SWITCHES` are looked at; the value of any other flag (api keys, tokens, paths) is skipped and exists in
 no result. A value that cannot be read leaves its field at the default and is remembered as a problem in words. Pure; never raises.
@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
+from poise.exporter.engines.program import server_arguments
 from poise.exporter.snapshot import EngineConfig
 
 #: What vLLM listens on when nothing is said (entrypoints/openai/cli_args.py).
@@ -35,59 +35,6 @@ class ServerCommand:
     tls: bool = False
     unix_socket: bool = False
     master_address: str | None = None
-
-
-# ------------------------------------------------------------------------------------------------------------- is it a server
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*(-\w+)?")
-_API_MODULE = "vllm.entrypoints.openai.api_server"
-_CLI_MODULES = ("vllm", "vllm.entrypoints.cli.main")
-#: Options of the interpreter that take the next argument (python --help).
-_PYTHON_VALUED = ("-X", "-W", "--check-hash-based-pycs")
-
-
-def server_arguments(argv: Sequence[str]) -> tuple[bool, Sequence[str]] | None:
-    """What follows the server's name on a command line, with whether it was `vllm serve` (which takes the model as an argument).
-
-    None when the program that runs is no vLLM server: an editor, a grep, or a shell that has such words among its arguments.
-    """
-    if not argv:
-        return None
-    program = _base(argv[0])
-    if program == "vllm":
-        return (True, argv[2:]) if len(argv) > 1 and argv[1] == "serve" else None
-    if not _PYTHON.fullmatch(program):
-        return None
-    position = 1
-    while position < len(argv):
-        item = argv[position]
-        if item == "-m":
-            module, rest = argv[position + 1] if position + 1 < len(argv) else "", argv[position + 2 :]
-            return _module(module, rest)
-        if item.startswith("-m") and len(item) > 2:
-            return _module(item[2:], argv[position + 1 :])
-        if item.startswith("-c") or item == "-":
-            return None
-        if not item.startswith("-"):
-            return _script(item, argv[position + 1 :])
-        position += 2 if item in _PYTHON_VALUED else 1
-    return None
-
-
-def _module(module: str, rest: Sequence[str]) -> tuple[bool, Sequence[str]] | None:
-    if module == _API_MODULE:
-        return False, rest
-    return (True, rest[1:]) if module in _CLI_MODULES and rest and rest[0] == "serve" else None
-
-
-def _script(path: str, rest: Sequence[str]) -> tuple[bool, Sequence[str]] | None:
-    if path.endswith("vllm/entrypoints/openai/api_server.py"):
-        return False, rest
-    is_cli = _base(path) == "vllm" or path.endswith("vllm/entrypoints/cli/main.py")
-    return (True, rest[1:]) if is_cli and rest and rest[0] == "serve" else None
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # ------------------------------------------------------------------------------------------------------------------- flags
@@ -375,16 +322,6 @@ def shown(value: str) -> str:
     """A value for a sentence: cleaned and short."""
     plain = clean(value)
     return plain if len(plain) <= 40 else plain[:40] + "…"
-
-
-def url_host(url: str) -> tuple[str, int | None]:
-    """Host and port of a URL; the port of its scheme when it names none, None when it is no port."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        return parts.hostname or "", None
-    return parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def flag_names() -> Iterator[str]:

@@ -128,8 +128,9 @@ class Fetcher:
                 raise FetchError(f"HTTP {response.status}")
             if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
                 raise FetchError("the answer is compressed, which was not asked for")
-            if response.length is not None and response.length > size_limit:
-                raise FetchError(f"the answer has {response.length} bytes, more than {size_limit}")
+            announced = response.length
+            if announced is not None and announced > size_limit:
+                raise FetchError(f"the answer has {announced} bytes, more than {size_limit}")
             parts: list[bytes] = []
             size = 0
             while part := response.read1(READ_SIZE):
@@ -138,7 +139,7 @@ class Fetcher:
                 size += len(part)
                 if size > size_limit:
                     raise FetchError(f"the answer has more than {size_limit} bytes")
-            if response.length:
+            if announced is not None and size != announced:
                 raise FetchError("the answer is cut off")
             return Answer(b"".join(parts), response.getheader("Content-Type", ""), connect_seconds)
         finally:

@@ -7,10 +7,11 @@ a rule. Pure: time, engines found and ports are arguments.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
-from poise.exporter.engines.argv import DEFAULT_PORT, url_host
+from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.settings import EngineSpec
@@ -27,11 +28,15 @@ _ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A found engine with what the sockets say: `port` is None while unknown, `reachable` is False in another network namespace."""
+    """A found engine with what the sockets say: `port` is None while unknown, `reachable` is False in another network namespace.
+
+    `notes` say what could not be read of it.
+    """
 
     found: FoundEngine
     port: int | None
     reachable: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Member:
     gone_since: float | None = None
     start_time: float | None = None
     why_no_url: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def role_of(found: FoundEngine, spec: EngineSpec | None) -> tuple[Role, str]:
@@ -85,6 +91,16 @@ def name_of(node: str, located: Located) -> str:
     return f"{node}:{located.port}"
 
 
+def url_host(url: str) -> tuple[str, int | None]:
+    """Host and port of a URL; the port of its scheme when it names none, None when it is no port."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return parts.hostname or "", None
+    return parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's loopback."""
     try:
@@ -95,11 +111,11 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(slots=True)
 class Roster:
-    """All engines that are published, by their latched identities. `local_hosts` are names and addresses of this node."""
+    """All engines that are published, by their latched identities. `is_local` says whether a host name or address is this node's."""
 
     node: str
     specs: Sequence[EngineSpec] = ()
-    local_hosts: frozenset[str] = frozenset()
+    is_local: Callable[[str], bool] = is_loopback
     _members: dict[str, Member] = field(default_factory=dict)
     _names: dict[ProcessKey, str] = field(default_factory=dict)
 
@@ -150,14 +166,14 @@ class Roster:
         else:
             identity, spec = self._members[name].identity, self._members[name].spec
         url, why_no_url = _address(item, spec)
-        self._members[name] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url)
+        self._members[name] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes)
 
     def _spec_for(self, item: Located) -> EngineSpec | None:
         """The configured engine that this process is: its URL names this node and the process's port."""
         for spec in self.specs:
             host, port = url_host(spec.url)
             member = self._members[spec.name]
-            local = is_loopback(host) or host in self.local_hosts or host == item.found.config.host
+            local = self.is_local(host) or host == item.found.config.host
             if local and port == item.port and item.reachable and member.found is None:
                 return spec
         return None

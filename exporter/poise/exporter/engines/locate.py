@@ -26,6 +26,7 @@ class _Environment:
     order: str | None
     read: bool
     reachable: bool
+    why_not: str = ""
 
 
 @dataclass(slots=True)
@@ -38,13 +39,15 @@ class Locator:
     _ports: dict[ProcessKey, int] = field(default_factory=dict)
     _sockets: Sockets = field(default_factory=lambda: Sockets({}, {}))
     _read_at: float | None = None
+    _fresh: bool = False  # the sockets were read in this scan: only then are ports asked
 
     def locate(self, engines: Collection[FoundEngine], clock: float) -> list[Located]:
         """The engines with their environment and port; `clock` in monotonic seconds."""
         alive = {engine.key for engine in engines}
         self._environments = {key: value for key, value in self._environments.items() if key in alive}
         self._ports = {key: value for key, value in self._ports.items() if key in alive}
-        if engines and (self._read_at is None or clock - self._read_at >= SOCKETS_INTERVAL):
+        self._fresh = bool(engines) and (self._read_at is None or clock - self._read_at >= SOCKETS_INTERVAL)
+        if self._fresh:
             self._sockets, self._read_at = self.proc.sockets(), clock
         return [self._locate(engine) for engine in engines]
 
@@ -62,16 +65,18 @@ class Locator:
             cuda_device_order=environment.order,
             environment_read=environment.read,
         )
-        return Located(replace(engine, config=config), self._port(engine, environment.reachable), environment.reachable)
+        notes = engine.command.problems if environment.read else (*engine.command.problems, environment.why_not)
+        return Located(replace(engine, config=config), self._port(engine, environment.reachable), environment.reachable, notes)
 
     def _read_environment(self, pid: int) -> _Environment:
         variables = self.proc.environment(pid)
         reachable = self.proc.same_namespace(pid, "net")
-        visible = variables.get("CUDA_VISIBLE_DEVICES") if variables is not None else None
-        # In a container ordinals count the container's cards, and "not set" means all of those; only UUIDs mean the same everywhere.
-        foreign = not self.proc.same_namespace(pid, "mnt", or_as=("1",))
-        if variables is None or (foreign and not (visible or "").lstrip().startswith("GPU-")):
-            return _Environment(None, None, False, reachable)
+        if variables is None:
+            return _Environment(None, None, False, reachable, "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE")
+        visible = variables.get("CUDA_VISIBLE_DEVICES")
+        if not self.proc.same_root(pid) and not (visible or "").lstrip().startswith("GPU-"):
+            # In a container ordinals count the container's cards, and "not set" means all of those; only UUIDs mean the same everywhere.
+            return _Environment(None, None, False, reachable, "it runs in a container, whose numbers of cards are not the node's")
         return _Environment(visible, variables.get("CUDA_DEVICE_ORDER"), True, reachable)
 
     def _port(self, engine: FoundEngine, reachable: bool) -> int | None:
@@ -80,7 +85,7 @@ class Locator:
             return engine.config.port
         if not engine.command.reads_file:
             return DEFAULT_PORT
-        if engine.key not in self._ports and reachable and not engine.config.headless:
+        if engine.key not in self._ports and reachable and self._fresh and not engine.config.headless:
             ports = self.proc.listening_ports(engine.listeners, self._sockets) or frozenset()
             # Besides its API the server may listen for a KV connector's side channel, so each is asked, the usual one first.
             for port in sorted(ports, key=lambda port: (port != DEFAULT_PORT, port)):

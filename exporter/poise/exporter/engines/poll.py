@@ -7,6 +7,7 @@ when a poll fails there is no page. This file knows no process and no card.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -26,6 +27,8 @@ VERSION_RETRY = 60.0
 VERSION_SIZE_LIMIT = 64 * 1024
 #: Share of the interval by which polls are spread, so that engines of a fleet are not all asked at once.
 JITTER = 0.1
+
+_log = logging.getLogger(__name__)
 
 HEADERS = {"Accept": "text/plain; version=0.0.4", "User-Agent": "poise-exporter"}
 
@@ -68,6 +71,7 @@ class Poller:
         self._fetcher = Fetcher(url, clock)
         self._parser = PageParser(dialects.wanted, self._limits)
         self._latest = Poll()
+        self._latest_at = clock()
         self._stopped = threading.Event()
         self._version = ""
         self._version_asked: float | None = None
@@ -90,14 +94,22 @@ class Poller:
     def latest(self) -> Poll:
         """The newest result; without a page when that is older than three intervals (a name lookup hangs, the machine slept)."""
         poll = self._latest
-        if poll.page is not None and self._now() - poll.page.scraped_at > 3 * self.interval + self._timeout:
+        if poll.page is not None and self._clock() - self._latest_at > 3 * self.interval + self._timeout:
             return replace(poll, page=None, error="the page is stale: the last poll does not end", failed=True)
         return poll
 
     def _run(self) -> None:
         due = self._clock()
         while not self._stopped.is_set():
-            self.poll_once()
+            try:
+                self.poll_once()
+            except Exception as problem:
+                # A page that breaks the reader itself must not end the polling; what it broke is told and counted.
+                _log.exception("reading the page of %s failed", self.url)
+                failures = self._latest.failures + 1
+                self._latest = replace(
+                    self._latest, page=None, error=f"internal error: {type(problem).__name__}", failed=True, failures=failures
+                )
             due += self.interval * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, hides nothing
             due = max(due, self._clock())
             self._stopped.wait(due - self._clock())
@@ -134,6 +146,7 @@ class Poller:
             rtt,
             before.failures + failed,
         )
+        self._latest_at = self._clock()
         return self._latest
 
     def _engine_version(self, deadline: float) -> str:

@@ -5,17 +5,17 @@ The one edge of this package with threads: one scans, and each engine has a poll
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from poise.exporter.engines.argv import url_host
 from poise.exporter.engines.discovery import FoundEngine, find_engines
-from poise.exporter.engines.identity import Member, Roster
+from poise.exporter.engines.identity import Located, Member, Roster, is_loopback, url_host
 from poise.exporter.engines.locate import Locator
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
@@ -88,8 +88,9 @@ class EngineSource:
         self._proc = ProcFs(proc_root)
         self._table = ProcessTable(self._proc)
         self._locator = Locator(self._proc, self._answers_as_vllm)
-        self._roster = Roster(node, tuple(specs), frozenset({node, socket.gethostname()}))
+        self._roster = Roster(node, tuple(specs), lambda host: is_this_node(host, node))
         self._watched: frozenset[int] = frozenset()
+        self._waiting: set[ProcessKey] = set()
         self._lock = threading.Lock()  # guards the pollers between scanning, stopping and reading
         self._pollers: dict[str, tuple[_Target, Poller]] = {}
         self._failures_before = 0  # of pollers that have ended: a counter must not fall
@@ -146,8 +147,10 @@ class EngineSource:
         if self._discover:
             found = find_engines(self._table.scan(self._watched))
             self._watched = frozenset(pid for engine in found for pid in engine.pids)
-        members = self._roster.update(self._locator.locate(found, started), now)
+        located = self._locator.locate(found, started)
+        members = self._roster.update(located, now)
         _tell(self._scan.members, members)
+        self._tell_waiting(located, {member.found.key for member in members if member.found is not None})
         self._keep_pollers(members)
         connections = {
             member.identity.engine: self._locator.connections(port)
@@ -157,6 +160,15 @@ class EngineSource:
         before = self._scan
         pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
         self._scan = _Scan(members, connections, self._clock() - started, before.failures, now, pages_success)
+
+    def _tell_waiting(self, located: Sequence[Located], published: Collection[ProcessKey]) -> None:
+        """Logs once of each engine that cannot be published yet why that is so."""
+        waiting = {item.found.key for item in located} - set(published)
+        for key in waiting - self._waiting:
+            _log.warning(
+                "process %d is a vLLM server whose port is not known yet: no flag names it and none of its sockets answers", key.pid
+            )
+        self._waiting = waiting
 
     def _answers_as_vllm(self, url: str) -> bool:
         poller = Poller(url, PROBE_TIMEOUT, limits=self._limits, now=self._now, clock=self._clock)
@@ -227,7 +239,7 @@ def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
         pids=found.pids if found is not None else frozenset(),
         page_error=member.why_no_url or ("its process is gone" if process_up is False else "not asked yet"),
         client_connections=scan.connections.get(member.identity.engine),
-        notes=found.command.problems if found is not None else (),
+        notes=member.notes if found is not None else (),
     )
     if poll is None:
         return engine
@@ -241,7 +253,20 @@ def _tell(before: Sequence[Member], now: Sequence[Member]) -> None:
         name, old = member.identity.engine, old_keys.get(member.identity.engine)
         if member.found is not None and member.found.key != old:
             _log.info("engine %s: process %d, role %s (%s)", name, member.found.key.pid, member.identity.role, member.identity.role_source)
-            for problem in member.found.command.problems:
+            for problem in member.notes:
                 _log.warning("engine %s: %s", name, problem)
         elif member.found is None and old is not None:
             _log.info("engine %s: process %d is gone", name, old.pid)
+
+
+def is_this_node(host: str, node: str) -> bool:
+    """Whether a host name or address from a URL is this machine: loopback, one of its names, or an address that it can bind."""
+    if is_loopback(host) or host.partition(".")[0] in {node.partition(".")[0], socket.gethostname().partition(".")[0]}:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

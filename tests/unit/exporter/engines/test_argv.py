@@ -7,7 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.exporter.engines.argv import ServerCommand, clean, flag_names, human_integer, parse_server, server_arguments
+from poise.exporter.engines.argv import ServerCommand, clean, flag_names, human_integer, parse_server
+from poise.exporter.engines.program import server_arguments
 
 from tests.fake_proc import recorded_processes
 from tests.recorded import INFO

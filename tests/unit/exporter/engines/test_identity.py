@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import KEEP_GONE, Located, Member, Roster, url_of
+from poise.exporter.engines.identity import KEEP_GONE, Located, Member, Roster, is_loopback, url_host, url_of
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import Role
@@ -24,7 +24,7 @@ def located(*arguments: str, port: int | None = 8000, pid: int = 10, ticks: int 
 
 
 def roster(*specs: EngineSpec) -> Roster:
-    return Roster("node-a", specs, frozenset({"node-a"}))
+    return Roster("node-a", specs, lambda host: is_loopback(host) or host == "node-a")
 
 
 def one(members: tuple[Member, ...]) -> Member:
@@ -178,3 +178,11 @@ def test_members_hold_what_is_found_now() -> None:
     found = one(engines.update([Located(changed, 8000)], 1.0)).found
     assert found is not None
     assert found.pids == {10, 11}
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [("http://a:1", "a", 1), ("http://a", "a", 80), ("https://[::1]/x", "::1", 443), ("http://a:99999", "a", None)],
+)
+def test_host_and_port_of_a_url(url: str, host: str, port: int | None) -> None:
+    assert url_host(url) == (host, port)

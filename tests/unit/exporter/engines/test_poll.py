@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from poise.exporter import metrics as m
+from poise.exporter.engines import dialects
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
@@ -136,11 +137,11 @@ def test_no_page_outlives_a_failed_poll(server: PageServer) -> None:
 
 
 def test_a_page_that_gets_old_is_not_shown(server: PageServer) -> None:
-    now = [1000.0]
-    poller = Poller(server.url, 5.0, now=lambda: now[0])
+    later = [0.0]
+    poller = Poller(server.url, 5.0, clock=lambda: time.monotonic() + later[0])
     poller.poll_once()
     assert poller.latest.page is not None
-    now[0] += 60
+    later[0] = 60.0
     assert poller.latest.page is None
     assert "stale" in poller.latest.error
 
@@ -183,3 +184,18 @@ def test_one_engine_that_hangs_does_not_hold_another(server: PageServer) -> None
         slow.stop()
         slow.join(DEADLINE)
     assert threading.active_count() < 50
+
+
+def test_a_reader_that_breaks_is_told_and_polling_goes_on(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    poller = Poller(server.url, 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(dialects, "read_page", lambda *_: 1 / 0)
+        poller.start()
+        wait_for(lambda: poller.latest.failures >= 1)
+        assert (poller.latest.page, poller.latest.error, poller.latest.failed) == (None, "internal error: ZeroDivisionError", True)
+    wait_for(lambda: poller.latest.page is not None)
+    poller.stop()
+    poller.join(DEADLINE)
+    assert "reading the page" in caplog.text

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.engines.page import Limits
-from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
+from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource, is_this_node
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
 from poise.exporter.settings import EngineSpec
@@ -152,6 +152,21 @@ def test_the_port_that_only_a_file_sets_is_the_one_that_answers_as_vllm(fake: Fa
         assert engine.notes == ("--config names a file, which Poise does not read: what only it sets is unknown",)
 
 
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("node-a", True),
+        ("node-a.example.org", True),
+        ("10.255.255.1", False),
+        ("elsewhere", False),
+    ],
+)
+def test_hosts_of_this_node(host: str, local: bool) -> None:
+    assert is_this_node(host, "node-a") is local
+
+
 def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: ExitStack) -> None:
     fake.add(100, ["vllm", "serve", "m"])
     source = watching(sources, fake)
@@ -159,6 +174,7 @@ def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: Exi
     (engine,) = source.latest().engines
     assert (engine.identity.engine, engine.url) == ("node-a:8000", "http://127.0.0.1:8000")
     assert not engine.config.environment_read
+    assert "CAP_SYS_PTRACE" in engine.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -169,17 +185,18 @@ def test_ordinals_of_a_container_say_nothing_about_the_node(
     fake: FakeProc, server: PageServer, sources: ExitStack, visible: str | None, read: str | None
 ) -> None:
     add_tp2(fake, server.port, **({"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}))
-    for pid, space in (("self", 1), ("1", 1), ("100", 2)):
-        folder = fake.root / pid / "ns"
-        folder.mkdir(parents=True)
-        (folder / "mnt").symlink_to(f"mnt:[{space}]")
-        (folder / "net").symlink_to(f"net:[{space}]")
+    for pid, space in (("self", "node"), ("1", "node"), ("100", "container")):
+        (fake.root.parent / space).mkdir(exist_ok=True)
+        (fake.root / pid / "ns").mkdir(parents=True)
+        (fake.root / pid / "ns" / "net").symlink_to(f"net:[{space}]")
+        (fake.root / pid / "root").symlink_to(fake.root.parent / space)
     source = watching(sources, fake)
     source.scan_once()
     (engine,) = source.latest().engines
     assert (engine.config.cuda_visible_devices, engine.config.environment_read) == (read, read is not None)
     assert (engine.url, engine.page) == (None, None)
     assert "network namespace" in engine.page_error
+    assert engine.notes == (() if read is not None else ("it runs in a container, whose numbers of cards are not the node's",))
 
 
 def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
