@@ -17,7 +17,7 @@ from poise.dashboard.contexts import (
     SegmentContext,
     SparkContext,
 )
-from poise.dashboard.numbers import SPACE, Number, bytes_per_second, count, gibibytes, missing, percent, shortened
+from poise.dashboard.numbers import SPACE, Number, both_directions, bytes_per_second, count, gibibytes, missing, percent, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.sparkline import paths
 from poise.dashboard.texts import Texts
@@ -260,10 +260,16 @@ def _links(reader: _Reader) -> LinksContext:
     window, texts = reader.window, reader.texts
     links = window.select(metrics.GPU_NVLINK_UP.name, uuid=reader.uuid)
     up = sum(1 for series in links if window.value(series) == 1.0)
+    send = _throughput(reader, metrics.GPU_NVLINK_TOTAL_TX, metrics.GPU_NVLINK_TX)
+    receive = _throughput(reader, metrics.GPU_NVLINK_TOTAL_RX, metrics.GPU_NVLINK_RX)
+    both = send if send.value is None else receive
+    if send.value is not None and receive.value is not None:
+        both = Number(both_directions(send.value, receive.value), send.value + receive.value, send.note)
     return LinksContext(
         has_links=bool(links),
-        send=_throughput(reader, metrics.GPU_NVLINK_TOTAL_TX, metrics.GPU_NVLINK_TX),
-        receive=_throughput(reader, metrics.GPU_NVLINK_TOTAL_RX, metrics.GPU_NVLINK_RX),
+        both=both,
+        send=send,
+        receive=receive,
         up=Number(count(up), float(up)) if links else missing(texts.not_available, reader.why(metrics.GPU_NVLINK_UP)),
         total=Number(count(len(links)), float(len(links))) if links else missing(texts.not_available, reader.why(metrics.GPU_NVLINK_UP)),
         some_down=up < len(links),

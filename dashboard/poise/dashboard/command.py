@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 
 import uvicorn
@@ -24,6 +24,8 @@ from poise.dashboard.live import Live
 from poise.dashboard.observation import ExporterMode, ExporterStatus
 from poise.dashboard.progress import ProgressFile
 from poise.dashboard.security import allowed_hosts, is_loopback
+from poise.exporter import logs
+from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS
 from poise.history.fetch import FetchError, address, fetch
 from poise.history.scrape import ACCEPT, DEFAULT_INTERVAL, PAGE_LIMIT
 
@@ -63,17 +65,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how often to scrape (default {DEFAULT_INTERVAL:g})",
     )
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default info")
+    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="least level to log (default info)")
+    parser.add_argument("--log-format", default="text", choices=LOG_FORMATS, help="text or one JSON object per line (default text)")
     passed = parser.add_argument_group("passed on to the exporter that is started")
     passed.add_argument("--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…]", help="an engine (repeatable)")
     passed.add_argument("--expected-gpus", metavar="N", help="cards that should be here")
     passed.add_argument("--interval", metavar="DURATION", help="how often the exporter reads the cards (default 1s)")
+    passed.add_argument("--config", metavar="FILE", help="its configuration file (default: poise.toml here, if there is one)")
     passed.add_argument("--no-discover", action="store_true", help="look for no engines besides those of --engine")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Returns 0 then, 2 when the page could not be served at all, 1 when something of ours broke."""
-    logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logs.set_up(arguments.log_level, arguments.log_format)
+    logging.getLogger("uvicorn").setLevel("WARNING")
     host, port = arguments.listen
     try:
         listener = _bind(host, port)
@@ -96,7 +101,9 @@ def exporter_command(arguments: argparse.Namespace) -> list[str]:
         command += ["--interval", arguments.interval]
     if arguments.no_discover:
         command.append("--no-discover")
-    return command
+    if arguments.config is not None:
+        command += ["--config", arguments.config]
+    return [*command, "--log-level", arguments.log_level, "--log-format", arguments.log_format]
 
 
 class _Server(uvicorn.Server):
@@ -246,10 +253,3 @@ def _seconds(text: str) -> float:
     if not 0.5 <= value <= 300:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.5 to 300")
     return value
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`poise up` without the `poise` command around it."""
-    parser = argparse.ArgumentParser(prog="poise up")
-    add_arguments(parser)
-    return run(parser.parse_args(argv))

@@ -120,9 +120,10 @@ class MemoryContext:
 
 @dataclass(frozen=True, slots=True)
 class LinksContext:
-    """NVLink of a card: bytes per second in both directions and links up; `has_links` is False where the card has none."""
+    """NVLink of a card: bytes per second in both directions, in one text too, and links up; `has_links` is False where it has none."""
 
     has_links: bool
+    both: Number
     send: Number
     receive: Number
     up: Number

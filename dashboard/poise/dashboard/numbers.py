@@ -82,11 +82,23 @@ def gibibytes(value: float, *, unit: bool = True) -> str:
 
 def bytes_per_second(value: float) -> str:
     """A throughput in decimal units, as links are sold: "12.1 GB/s", "340 MB/s", "0"."""
+    number, unit = _scaled(value, value)
+    return f"{number}{SPACE}{unit}" if unit else number
+
+
+def both_directions(send: float, receive: float) -> str:
+    """Two throughputs in the unit of the larger: "12.4 / 12.1 GB/s", "0 / 0"."""
+    larger = max(send, receive)
+    (first, unit), (second, _) = _scaled(send, larger), _scaled(receive, larger)
+    return f"{first} / {second}{SPACE}{unit}" if unit else f"{first} / {second}"
+
+
+def _scaled(value: float, reference: float) -> tuple[str, str]:
     for factor, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if value >= factor:
+        if reference >= factor:
             number = value / factor
-            return f"{number:.0f}{SPACE}{unit}" if number >= 99.5 else f"{number:.1f}{SPACE}{unit}"
-    return "0" if value < 1 else f"{value:.0f}{SPACE}B/s"
+            return f"{number:.0f}" if number >= 99.5 or number == 0 else f"{number:.1f}", unit
+    return ("0", "") if reference < 1 else (f"{value:.0f}", "B/s")
 
 
 def count(value: float) -> str:

@@ -136,6 +136,11 @@ class RecentWindow:
         """The newest successful scrape, which all questions are about; None before the first."""
         return self._newest
 
+    @property
+    def size(self) -> int:
+        """How many series are kept, those that are gone but still within the window included."""
+        return self._size
+
     def select(self, name: str, **labels: str) -> list[Series]:
         """The present series of this name whose labels have these values ("" is satisfied by a missing label), in page order."""
         wanted = labels.items()

@@ -1,0 +1,67 @@
+"""The verdict: what the exporter's checks say, and "unknown" instead of an old one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poise.dashboard.texts import ENGLISH
+from poise.dashboard.verdict import checks, counts, verdict
+
+from tests.node_scenes import one_visible, tensor_parallel
+from tests.unit.dashboard.pages import watched
+
+
+def test_a_fault_is_named_with_cause_fix_and_time_worst_first() -> None:
+    found = verdict(watched(one_visible()), ENGLISH)
+    assert (found.state, found.word) == ("problem", "Problem")
+    assert [line.state for line in found.lines] == ["problem", "watch"]
+    first = found.lines[0]
+    assert first.sentence.startswith("GPU 1 idle")
+    assert first.cause.startswith("CUDA_VISIBLE_DEVICES=0")
+    assert first.fix
+    assert first.gpu == "GPU 1"
+    assert len(first.since) == len("14:02:11")
+
+
+def test_all_well_is_one_calm_sentence() -> None:
+    found = verdict(watched(tensor_parallel()), ENGLISH)
+    assert (found.state, found.lines) == ("ok", ())
+    assert found.summary == "2 cards, 1 engine; every card that an engine owns does its share"
+
+
+def test_what_a_screen_reader_hears_has_no_moving_numbers() -> None:
+    one = verdict(watched(one_visible()), ENGLISH).announced
+    scene = one_visible()
+    moved = ({**scene.checks[1], "sentence": "GPU 1 idle (0 %) while GPU 0 is saturated (93 %), mean of 60 s"},)
+    other = verdict(watched(replace(scene, checks=(scene.checks[0], *moved, *scene.checks[2:]))), ENGLISH).announced
+    assert one == other
+    assert one.startswith("Problem. ")
+
+
+def test_three_lines_at_most() -> None:
+    scene = one_visible()
+    many = tuple({**scene.checks[1], "check": f"c{n}"} for n in range(9))
+    assert len(verdict(watched(replace(scene, checks=many)), ENGLISH).lines) == 3
+
+
+def test_old_and_missing_checks_give_no_verdict() -> None:
+    old = verdict(watched(one_visible(), silent=60), ENGLISH)
+    assert (old.state, old.lines) == ("unknown", ())
+    assert "60" in old.summary
+    missing = verdict(replace(watched(one_visible(), checks=False), checks_error="HTTP status 404"), ENGLISH)
+    assert missing.state == "unknown"
+    assert "HTTP status 404" in missing.summary
+
+
+def test_the_checklist_has_failures_first_and_counts() -> None:
+    found = checks(watched(one_visible()), ENGLISH)
+    assert [check.status for check in found] == ["fail", "fail", "pass", "pass", "pass"]
+    assert counts(found, ENGLISH) == "2 fail · 0 unknown · 3 pass"
+    assert counts((), ENGLISH) == "No checks have run."
+    assert len({check.key for check in found}) == 5
+
+
+def test_a_time_that_no_calendar_has_is_left_out() -> None:
+    scene = one_visible()
+    strange = replace(scene, checks=({**scene.checks[1], "since": 1e300},))
+    assert verdict(watched(strange), ENGLISH).lines[0].since == ""
