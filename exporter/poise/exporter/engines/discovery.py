@@ -37,40 +37,39 @@ def find_engines(processes: Mapping[int, Process]) -> tuple[FoundEngine, ...]:
 
     A server below another server is that server's child that has not got its title yet, not an engine of its own.
     """
-    owner_of: dict[int, int] = {}
-    for pid in processes:
-        owner = _owner(pid, processes)
-        if owner is not None:
-            owner_of[pid] = owner
-    members: dict[int, list[Process]] = {}
-    for pid, owner in owner_of.items():
-        members.setdefault(owner, []).append(processes[pid])
-    found = [_engine(processes[owner], sorted(group, key=lambda item: item.pid), processes) for owner, group in members.items()]
-    return tuple(sorted((engine for engine in found if engine is not None), key=lambda engine: (engine.start_time, engine.key.pid)))
+    servers = [process for process in processes.values() if process.server is not None]
+    if not servers:
+        return ()
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.ppid, []).append(process)
+    below: dict[int, list[Process]] = {server.pid: _below(server, children) for server in servers}
+    inner = {process.pid for group in below.values() for process in group}
+    found = [
+        _engine(server, server.server, sorted([server, *below[server.pid]], key=lambda item: item.pid), processes)
+        for server in servers
+        if server.server is not None and server.pid not in inner
+    ]
+    return tuple(sorted(found, key=lambda engine: (engine.start_time, engine.key.pid)))
 
 
-def _owner(pid: int, processes: Mapping[int, Process]) -> int | None:
-    """The topmost server among a process and its parents."""
-    owner, current = None, pid
-    for _ in range(_DEEPEST):
-        process = processes.get(current)
-        if process is None:
-            break
-        if process.server is not None:
-            owner = current
-        if process.ppid == current:
-            break
-        current = process.ppid
-    return owner
+def _below(server: Process, children: Mapping[int, list[Process]]) -> list[Process]:
+    """All processes below a server."""
+    found: dict[int, Process] = {}
+    waiting = [server.pid]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid not in found and child.pid != server.pid:  # a table read while it changes may hold circles
+                found[child.pid] = child
+                waiting.append(child.pid)
+    return list(found.values())
 
 
-def _engine(server: Process, members: list[Process], processes: Mapping[int, Process]) -> FoundEngine | None:
-    if server.server is None:
-        return None
+def _engine(server: Process, command: ServerCommand, members: list[Process], processes: Mapping[int, Process]) -> FoundEngine:
     titled = [(process, process.title) for process in members if process.title is not None]
     workers = [(process, title) for process, title in titled if title.kind is Kind.WORKER]
     cores = [(process, title) for process, title in titled if title.kind is Kind.ENGINE_CORE]
-    config = _with_sizes_of(workers, server.server)
+    config = _with_sizes_of(workers, command)
     busy = {_core_of(process, processes) for process, _ in workers}
     ranks = [_worker_rank(process, title, processes) for process, title in workers]
     if config.tensor_parallel_size * config.pipeline_parallel_size == 1:
@@ -79,7 +78,7 @@ def _engine(server: Process, members: list[Process], processes: Mapping[int, Pro
     api_servers = [process.pid for process, title in titled if title.kind is Kind.API_SERVER]
     return FoundEngine(
         server.key,
-        server.server,
+        command,
         config,
         server.start_time,
         tuple(sorted(ranks, key=rank_order)),
