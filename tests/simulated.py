@@ -34,7 +34,7 @@ def simulation(folder: Path, profile: str) -> Iterator[Simulation]:
 
     On leaving, held calls are released and the session is shut down, whatever the test left behind.
     """
-    with SimulatedNode.create(folder / f"{profile}.nvml", profile) as node, simulated_pynvml(node) as pynvml:
+    with SimulatedNode.create(folder / "node.nvml", profile) as node, simulated_pynvml(node) as pynvml:
         yield Simulation(node, pynvml)
 
 

@@ -116,7 +116,7 @@ def test_a_node_made_twice_is_the_same_and_an_identity_makes_another(tmp_path: P
         (("fans = 0", 'fans = "none"'), "product: fans: 'none' is not of type int"),
         (("links = 18", "links = 40"), "40 links, allowed are 36"),
         (("max_mhz = [1980, 1980, 3201, 1545]", "max_mhz = [1980]"), "clocks need four values each"),
-        (('"nvmlDeviceGetFanSpeed"', '"nvmlDeviceGetFun"'), "nvmlDeviceGetFun is no NVML function"),
+        (("functions_not_supported = []", 'functions_not_supported = ["nvmlGetFun"]'), "nvmlGetFun is no NVML function"),
         (("[driver]", "[driver"), "profile x: "),
     ],
 )
@@ -127,8 +127,20 @@ def test_a_wrong_profile_says_where_and_what(change: tuple[str, str], complaint:
     assert complaint in str(raised.value)
 
 
+def test_a_profile_can_refuse_functions_and_fields(tmp_path: Path, simulate: Callable[[str], Simulation]) -> None:
+    path = tmp_path / "poor.toml"
+    refusing = TEXT.replace("functions_not_supported = []", 'functions_not_supported = ["nvmlDeviceGetPowerUsage"]')
+    path.write_text(refusing.replace("fields_not_supported = []", "fields_not_supported = [186]"), encoding="utf-8")
+    n = simulate(str(path)).pynvml
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(n.NVMLError_NotSupported):
+        n.nvmlDeviceGetPowerUsage(handle)
+    assert [value.nvmlReturn for value in n.nvmlDeviceGetFieldValues(handle, [185, 186])] == [0, 3]
+
+
 def test_an_unknown_profile_names_those_there_are() -> None:
-    with pytest.raises(TestbedError, match=r"no profile 'h21'.*blackwell-x8, driver535, h100x8, h20x2, mig, pcie-x2"):
+    with pytest.raises(TestbedError, match=r"no profile 'h21'.*blackwell-x8, driver535, h100x8, h20x2, h20x8, mig, pcie-x2"):
         profiles.load("h21")
 
 

@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Callable[[SimulatedGPU], None], dict[str, Any]]] = {
     "margin below zero": (lambda g: g.set_temperature_margin(-3), {"Margin": -3}),
     "memory temperature": (lambda g: g.set_temperature(30, memory=88), every_scope(82, 88)),
     "threshold": (lambda g: g.set_threshold(Threshold.GPU_MAX, 80), {"Threshold 3": 80}),
-    "fans": (lambda g: g.set_fans(2, 0.45), {"NumFans": 2}),  # FanSpeed itself is refused on SXM by the profile
+    "fans, percent": (lambda g: g.set_fans(2, 0.45), {"NumFans": 2, "FanSpeed": 45}),
     "sm clock, MHz": (lambda g: g.set_clock("sm", 1_755_000_000), {"Clock 1": 1755}),
     "memory clock, MHz": (lambda g: g.set_clock("memory", 2_619_000_000), {"Clock 2": 2619}),
     "performance state": (lambda g: g.set_performance_state(8), {"PerformanceState": 8}),

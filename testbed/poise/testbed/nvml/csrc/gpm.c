@@ -1,7 +1,7 @@
 /* gpm.c — GPU performance monitoring (Hopper and newer): averages over the time between two samples.
  *
- * The state holds each metric's integral over time; a sample copies the integrals, and a metric is the difference of two
- * of them by the time between. So a value that changed half-way counts for the time in which it held.
+ * The state holds each metric's integral over time; a sample copies the integrals, and a metric is the difference of
+ * two of them by the time between. So a value that changed half-way counts for the time in which it held.
  */
 #include <stdlib.h>
 

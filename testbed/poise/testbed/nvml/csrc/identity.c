@@ -1,4 +1,4 @@
-/* identity.c — which cards there are and who they are: count, handles, names, PCI addresses, architecture, affinity. */
+/* identity.c — which cards there are and who they are: count, handles, names, PCI addresses, architecture. */
 #include <stdio.h>
 #include <strings.h>
 
@@ -165,7 +165,8 @@ void fill_pci_info(nvmlPciInfo_t *info, const struct card_state *card)
     info->device = card->pci_device;
     info->pciDeviceId = card->pci_device_id;
     info->pciSubSystemId = card->pci_subsystem_id;
-    snprintf(info->busId, sizeof info->busId, "%08X:%02X:%02X.0", info->domain, info->bus & 0xffu, info->device & 0xffu);
+    snprintf(info->busId, sizeof info->busId, "%08X:%02X:%02X.0", info->domain, info->bus & 0xffu,
+             info->device & 0xffu);
     snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%04X:%02X:%02X.0", info->domain & 0xffffu, info->bus & 0xffu,
              info->device & 0xffu);
 }
@@ -181,6 +182,28 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *
 {
     ENTER(nvmlDeviceGetPciInfo_v2, device, info);
     CONSISTENT(card) { fill_pci_info(info, card); }
+    return NVML_SUCCESS;
+}
+
+/* The classes of a 3D controller: what a card without a display is on the bus (PCI class code 03 02). */
+#define PCI_CLASS_DISPLAY 0x03u
+#define PCI_SUBCLASS_3D 0x02u
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *info)
+{
+    nvmlPciInfo_t pci;
+
+    ENTER(nvmlDeviceGetPciInfoExt, device, info);
+    if (info->version != nvmlPciInfoExt_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    CONSISTENT(card) { fill_pci_info(&pci, card); }
+    info->domain = pci.domain;
+    info->bus = pci.bus;
+    info->device = pci.device;
+    info->pciDeviceId = pci.pciDeviceId;
+    info->pciSubSystemId = pci.pciSubSystemId;
+    info->baseClass = PCI_CLASS_DISPLAY;
+    info->subClass = PCI_SUBCLASS_3D;
+    memcpy(info->busId, pci.busId, sizeof info->busId);
     return NVML_SUCCESS;
 }
 

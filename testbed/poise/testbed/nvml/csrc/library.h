@@ -90,7 +90,6 @@ void sleep_us(uint64_t microseconds);
 
 /* ---- shared between topics ---- */
 void fill_pci_info(nvmlPciInfo_t *info, const struct card_state *card);  /* identity.c */
-nvmlReturn_t read_field(const struct state *state, const struct card_state *card, nvmlFieldValue_t *value); /* fields.c */
 nvmlReturn_t link_of(const struct state *state, const struct card_state *card, unsigned int link); /* nvlink.c */
 
 #endif

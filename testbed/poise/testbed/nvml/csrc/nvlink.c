@@ -95,7 +95,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigne
 {
     ENTER_LINK(nvmlDeviceGetNvLinkErrorCounter, device, link, value);
     if ((unsigned int)counter >= NVML_NVLINK_ERROR_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
-    if (card->architecture >= NVML_DEVICE_ARCH_BLACKWELL) return NVML_ERROR_NOT_SUPPORTED; /* NVLink 5 counts by fields */
+    /* NVLink 5 counts by fields. */
+    if (card->architecture >= NVML_DEVICE_ARCH_BLACKWELL) return NVML_ERROR_NOT_SUPPORTED;
     *value = card->links[link].errors[counter];
     return NVML_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* nvml_enums.h — NVML's numbers: return codes, sizes, enumerations and bit masks, as in NVIDIA's nvml.h (see nvml_abi.h). */
+/* nvml_enums.h — NVML's numbers: return codes, sizes, enumerations, bit masks, as in NVIDIA's nvml.h (see nvml_abi.h). */
 #ifndef POISE_NVML_ENUMS_H
 #define POISE_NVML_ENUMS_H
 

@@ -1,4 +1,4 @@
-/* nvml_fields.h — ids for nvmlDeviceGetFieldValues that the library serves or names, as in NVIDIA's nvml.h (see nvml_abi.h).
+/* nvml_fields.h — ids for nvmlDeviceGetFieldValues, as in NVIDIA's nvml.h (see nvml_abi.h).
  *
  * Of the families with one id per link (..._L0 to ..._L11) the first of each block of six stands here.
  */

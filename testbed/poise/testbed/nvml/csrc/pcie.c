@@ -3,7 +3,8 @@
 
 #define THROUGHPUT_WINDOW_US 20000u /* the real call measures for 20 ms and blocks that long (nvml.h) */
 
-static const unsigned int SPEED_MBPS[] = {0, 2500, 5000, 8000, 16000, 32000, 64000}; /* MT/s by generation, as NVML counts */
+/* By generation, as NVML counts (NVML_PCIE_LINK_MAX_SPEED_*). */
+static const unsigned int SPEED_MBPS[] = {0, 2500, 5000, 8000, 16000, 32000, 64000};
 
 #define PCIE_FUNCTION(name, member)                                                                                    \
     EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *value)                                                 \
@@ -28,7 +29,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned int *mb
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *kb_per_s)
+EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter,
+                                                unsigned int *kb_per_s)
 {
     ENTER(nvmlDeviceGetPcieThroughput, device, kb_per_s);
     if ((unsigned int)counter >= NVML_PCIE_UTIL_COUNT) return NVML_ERROR_INVALID_ARGUMENT;

@@ -34,20 +34,19 @@ static uint64_t driver_loads_at_init;
 static uint32_t enumerated_count;
 static int enumerated[MAX_CARDS];
 
-static int complain(const char *path, const char *why)
+static void complain(const char *path, const char *why)
 {
     fprintf(stderr, "poise: simulated NVML: %s: %s\n", path, why);
-    return 0;
 }
 
-/* Maps the file that POISE_NVML_STATE names. A mapping is never taken away again: a call that hangs may still look at it. */
+/* Maps the file that POISE_NVML_STATE names. A mapping stays for good: a call that hangs may still look at it. */
 static nvmlReturn_t map_state(struct state **result)
 {
     const char *path = getenv("POISE_NVML_STATE");
     struct stat status;
 
     if (path == NULL || *path == '\0') {
-        complain("POISE_NVML_STATE", "not set; start the process with the environment that poise.testbed.nvml.library.environment() gives");
+        complain("POISE_NVML_STATE", "not set; a process starts on a simulated node with node.environment()");
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
     int file = open(path, O_RDWR | O_CLOEXEC);

@@ -1,7 +1,8 @@
 /* temperature.c — sensors, margin, thresholds (degrees Celsius) and fans (percent). */
 #include "library.h"
 
-EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *celsius)
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor,
+                                             unsigned int *celsius)
 {
     ENTER(nvmlDeviceGetTemperature, device, celsius);
     if (sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;

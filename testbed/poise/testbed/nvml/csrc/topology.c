@@ -33,6 +33,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t seco
     return NVML_SUCCESS;
 }
 
+/* The other cards that are exactly this far away. Without a buffer the call tells how many there are. */
+EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
+                                                     unsigned int *count, nvmlDevice_t *devices)
+{
+    ENTER(nvmlDeviceGetTopologyNearestGpus, device, count);
+    (void)card;
+    int here = session_card_of(device);
+    unsigned int room = devices == NULL ? UINT_MAX : *count;
+    unsigned int found = 0;
+    for (uint32_t index = 0; index < session_card_count() && found < room; index++) {
+        int other = session_card(index);
+        if (other == here || session_state()->topology[here][other] != (uint32_t)level) continue;
+        if (devices != NULL) devices[found] = session_handle(other);
+        found++;
+    }
+    *count = found;
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t first, nvmlDevice_t second, int *same)
 {
     int a, b;

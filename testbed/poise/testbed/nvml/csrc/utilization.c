@@ -1,7 +1,7 @@
 /* utilization.c — how busy a card is: present percentages, and the ring of the driver's own samples. */
 #include "library.h"
 
-#define ENGINE_PERIOD_US 167000u /* sampling period that is told with encoder, decoder, JPEG and OFA: a sixth of a second */
+#define ENGINE_PERIOD_US 167000u /* told with encoder, decoder, JPEG and OFA: a sixth of a second */
 
 /* With MIG a card has no utilization of its own. */
 static nvmlReturn_t whole_card_only(const struct card_state *card)
@@ -36,7 +36,8 @@ ENGINE_FUNCTION(nvmlDeviceGetJpgUtilization, jpeg_percent)
 ENGINE_FUNCTION(nvmlDeviceGetOfaUtilization, ofa_percent)
 
 /* Copies the samples newer than `since`, oldest first; returns how many. */
-static unsigned int newer_samples(const struct sample_ring *ring, uint64_t since, nvmlSample_t *samples, unsigned int room)
+static unsigned int newer_samples(const struct sample_ring *ring, uint64_t since, nvmlSample_t *samples,
+                                  unsigned int room)
 {
     uint64_t written = ring->written;
     uint64_t first = written > SAMPLES_KEPT ? written - SAMPLES_KEPT : 0;
