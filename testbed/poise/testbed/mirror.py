@@ -106,10 +106,9 @@ class Mirror:
         except TestbedError:  # it is being taken down, and so are we
             planned = {}
         stats = processes.all_stats(self._proc)
-        alive = [record for record in records.read_all(self._layout.records) if record.role == "engine" and record.lives]
         found = {}
-        for record in alive:
-            if record.name in planned:
+        for record in records.read_all(self._layout.records):
+            if record.role == "engine" and record.name in planned and processes.is_alive(record.identity, self._proc):
                 known = self._engines.get(record.identity)
                 engine = known or Engine(record, planned[record.name])
                 visible = self._visible(record.pid)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from poise.testbed.model import ModelShape
 
-# Below this share a card counts as idle: NVML reports whole percent, and a worker that waits naps through well under one.
-IDLE_SHARE = 0.02
+# Below this share a card counts as idle: a worker without work looks at its queue now and then, for one or two percent.
+IDLE_SHARE = 0.05
 # A thread that waited nearly all the time is judged by no less than this part of it: the kernel adds up waiting when it
 # ends, so that a long wait can show in the second after it.
 LEAST_SHARE = 0.1

@@ -7,6 +7,7 @@ noted, with the inode, while they live. (The files in the temporary folder need 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,36 +28,34 @@ class Segment:
 
 
 def held_by(pids: Iterable[int], folder: Path = SHARED_MEMORY, proc: Path = Path("/proc")) -> set[Segment]:
-    """The segments in `folder` that any of `pids` maps or has open; processes that are gone hold nothing."""
-    inodes = {}
+    """The segments in `folder` that any of `pids` maps or has open; processes that are gone hold nothing.
+
+    They are matched by inode: glibc makes a semaphore under a temporary name and links it to its own afterwards, so that a
+    process maps a file that is called "deleted".
+    """
+    names: dict[int, str] = {}
     for name in os.listdir(folder) if folder.is_dir() else []:
         if name.startswith(PREFIXES):
-            try:
-                inodes[str(folder / name)] = (folder / name).stat().st_ino
-            except FileNotFoundError:
-                continue
-    if not inodes:
+            with contextlib.suppress(FileNotFoundError):
+                names[(folder / name).stat().st_ino] = name
+    if not names:
         return set()
-    found = set()
-    for pid in pids:
-        for path in _files_of(proc / str(pid)):
-            if path in inodes:
-                found.add(Segment(Path(path).name, inodes[path]))
-    return found
+    held = {inode for pid in pids for inode in _inodes(proc / str(pid), f"{folder}/")}
+    return {Segment(names[inode], inode) for inode in held & names.keys()}
 
 
-def _files_of(process: Path) -> set[str]:
+def _inodes(process: Path, folder: str) -> set[int]:
+    """Inodes of the files below `folder` that a process maps or has open."""
     found = set()
-    try:
+    with contextlib.suppress(OSError):  # it ended, or closed a descriptor, while we looked
         with (process / "maps").open(errors="replace") as lines:
-            for line in lines:
+            for line in lines:  # address, permissions, offset, device, inode, path (proc(5))
                 parts = line.rstrip("\n").split(maxsplit=5)
-                if len(parts) == 6:
-                    found.add(parts[5])
+                if len(parts) == 6 and parts[5].startswith(folder):
+                    found.add(int(parts[4]))
         for descriptor in os.listdir(process / "fd"):
-            found.add(os.readlink(process / "fd" / descriptor))
-    except OSError:  # it ended, or closed the descriptor, while we looked
-        pass
+            if os.readlink(process / "fd" / descriptor).startswith(folder):
+                found.add((process / "fd" / descriptor).stat().st_ino)
     return found
 
 

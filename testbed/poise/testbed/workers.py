@@ -15,7 +15,7 @@ from poise.testbed import processes
 from poise.testbed.processes import PROC, ProcessIdentity, ProcessStat
 
 # `VLLM::Worker_DP0_PP1_TP0_EP0`: each part only when that size is above 1. `VLLM::Worker` before the rank is known.
-_WORKER = re.compile(r"^[^:]+::Worker(?P<ranks>(?:_[A-Z]+\d+)*)$")
+_WORKER = re.compile(r"^[^:\s]+::Worker(?P<ranks>(?:_[A-Z]+\d+)*)$")
 _RANK = re.compile(r"_([A-Z]+)(\d+)")
 
 

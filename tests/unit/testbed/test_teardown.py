@@ -134,3 +134,17 @@ def test_a_launcher_at_work_is_stopped_first(layout: StateLayout) -> None:
         teardown.take_down(layout, said.append)
         assert launcher.wait() == -signal.SIGTERM
     assert said == [f"stopping process {launcher.pid} (poise testbed up tp)"]
+
+
+def test_a_semaphore_is_ours_though_its_holder_maps_it_under_another_name(layout: StateLayout) -> None:
+    hold = (
+        "import multiprocessing, time\n"
+        "lock = multiprocessing.get_context('spawn').Lock()\n"
+        "print(lock._semlock.name, flush=True); time.sleep(600)"
+    )
+    start(layout, command=[sys.executable, "-c", hold])
+    wait_until(lambda: layout.log("server").read_text().startswith("/mp-"), "the semaphore")
+    path = Path("/dev/shm/sem." + layout.log("server").read_text().strip().removeprefix("/"))
+    assert path.exists()
+    assert path.name in teardown.take_down(layout).segments
+    assert not path.exists()

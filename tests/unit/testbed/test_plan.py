@@ -1,0 +1,46 @@
+"""The plan of a deployment on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from poise.testbed import plan
+from poise.testbed.errors import TestbedError
+from poise.testbed.plan import DeploymentPlan, EnginePlan
+
+PLAN = DeploymentPlan(
+    shape="tp",
+    build="cpu",
+    environment=Path("/cache/vllm-cpu-1"),
+    model="tiny",
+    served_name="tiny-qwen2",
+    simulated_cards=2,
+    engines=(EnginePlan("server", 8000, 2, None, ("--max-num-seqs=2",)), EnginePlan("other", 8001, 1, "1", ())),
+    exporter_port=9747,
+    fault="one-card",
+)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    plan.write(tmp_path / "deployment.json", PLAN)
+    assert plan.read(tmp_path / "deployment.json") == PLAN
+
+
+def test_without_a_plan_there_is_no_deployment(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="start one with `poise testbed up tp`"):
+        plan.read(tmp_path / "deployment.json")
+
+
+@pytest.mark.parametrize("text", ['{"shape": "tp"}', '{"shape": 1, "build": "cpu", "engines": []}', '{"build": "x"}'])
+def test_a_plan_of_another_version_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deployment.json").write_text(text)
+    with pytest.raises(TestbedError, match="was written by another version"):
+        plan.read(tmp_path / "deployment.json")
+
+
+@pytest.mark.parametrize("argument", ["--api-key", "--api-key=sk-planted", "--hf-token=hf_planted"])
+def test_arguments_that_carry_a_secret_are_refused_without_repeating_it(argument: str) -> None:
+    with pytest.raises(TestbedError, match="set VLLM_API_KEY or HF_TOKEN") as caught:
+        plan.check_arguments(["--max-num-seqs=2", argument])
+    assert "planted" not in str(caught.value)
