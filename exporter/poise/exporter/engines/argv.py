@@ -66,6 +66,8 @@ _VALUES = {
     "-dpn": "data_parallel_rank",
     "--data-parallel-address": "data_parallel_address",
     "-dpa": "data_parallel_address",
+    "--data-parallel-backend": "data_parallel_backend",
+    "-dpb": "data_parallel_backend",
     "--distributed-executor-backend": "distributed_executor_backend",
     "--nnodes": "nnodes",
     "-n": "nnodes",
@@ -242,7 +244,8 @@ def _command(collected: _Collected) -> ServerCommand:
         pipeline_parallel_size=number("pipeline_parallel_size", least=1) or 1,
         data_parallel_size=number("data_parallel_size", least=1) or 1,
         data_parallel_size_local=local,
-        distributed_executor_backend=text("distributed_executor_backend"),
+        # Ray places ranks on nodes as it likes, whichever of the two it was asked for.
+        distributed_executor_backend="ray" if values.get("data_parallel_backend") == "ray" else text("distributed_executor_backend"),
         nnodes=number("nnodes", least=1) or 1,
         node_rank=number("node_rank") or 0,
         headless="headless" in values,

@@ -31,7 +31,7 @@ class FetchError(Exception):
 class Answer:
     """A response of status 200. `connect_seconds` is the time of the TCP connect."""
 
-    body: bytes
+    body: bytearray
     content_type: str
     connect_seconds: float
 
@@ -131,17 +131,15 @@ class Fetcher:
             announced = response.length
             if announced is not None and announced > size_limit:
                 raise FetchError(f"the answer has {announced} bytes, more than {size_limit}")
-            parts: list[bytes] = []
-            size = 0
+            body = bytearray()
             while part := response.read1(READ_SIZE):
                 self._left(deadline)
-                parts.append(part)
-                size += len(part)
-                if size > size_limit:
+                body += part
+                if len(body) > size_limit:
                     raise FetchError(f"the answer has more than {size_limit} bytes")
-            if announced is not None and size != announced:
+            if announced is not None and len(body) != announced:
                 raise FetchError("the answer is cut off")
-            return Answer(b"".join(parts), response.getheader("Content-Type", ""), connect_seconds)
+            return Answer(body, response.getheader("Content-Type", ""), connect_seconds)
         finally:
             response.close()
 

@@ -8,7 +8,7 @@ pages by their text, so that a page seen before costs one look-up and one number
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 Labels = Mapping[str, str]
@@ -36,8 +36,9 @@ _SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{)?")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))')
 _END = re.compile(r"[ \t]*\}")
 _ESCAPE = re.compile(r'\\([\\n"])')
-#: How many lines are read between two looks at the clock (about 10 ms when every series is new).
-_LINES_PER_LOOK = 1024
+#: A page is decoded and read in blocks of about this size: little memory for a large page, and a look at the clock between two (20 ms when
+#: every series is new). Longer than the longest line.
+_BLOCK = 128 * 1024
 
 
 class PageParser:
@@ -48,7 +49,7 @@ class PageParser:
         self.limits = limits or Limits()
         self._known: dict[str, tuple[str, Labels] | None] = {}
 
-    def parse(self, data: bytes, expired: Callable[[], bool] = lambda: False) -> Samples:
+    def parse(self, data: bytes | bytearray, expired: Callable[[], bool] = lambda: False) -> Samples:
         """The wanted samples of a page. `expired` says when to give up.
 
         Raises:
@@ -61,38 +62,44 @@ class PageParser:
             raise PageError(f"the page has more than {limits.lines} lines")
         if data and not data.endswith(b"\n"):
             raise PageError("the page is cut off")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise PageError("the page is not UTF-8 text") from None
         if len(self._known) > limits.series:
             self._known.clear()  # an engine that makes up new labels all the time must not fill memory
         samples: dict[str, list[tuple[Labels, float]]] = {}
-        known, count = self._known, 0
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not number % _LINES_PER_LOOK and expired():
+        number = count = 0
+        for block in _blocks(data, limits.line_length):
+            if expired():
                 raise PageError("the page takes too long to read")
+            lines = block.split("\n")
+            lines.pop()  # what follows the last line feed
+            count += self._read_lines(lines, number, samples)
+            if count > limits.series:
+                raise PageError(f"the page has more than {limits.series} series")
+            number += len(lines)
+        return samples
+
+    def _read_lines(self, lines: list[str], before: int, samples: dict[str, list[tuple[Labels, float]]]) -> int:
+        """Adds the wanted samples of some lines, `before` which others stand; returns how many series there were."""
+        known, count = self._known, 0
+        for number, line in enumerate(lines, start=before + 1):
             if not line or line[0] == "#":
                 continue
             series, _, value = line.rpartition(" ")
-            if series not in known or not series:
+            if not series or series not in known:
                 stripped = line.strip()
                 if not stripped or stripped[0] == "#":
                     continue
                 series, value = self._learn(stripped, number)
-            entry = known[series]
             count += 1
-            if count > limits.series:
-                raise PageError(f"the page has more than {limits.series} series")
             try:
                 reading = float(value)
             except ValueError:
                 raise PageError(f"line {number} is no sample") from None
             if "_" in value:  # float() takes "1_000", the format does not
                 raise PageError(f"line {number} is no sample")
+            entry = known[series]
             if entry is not None:
                 samples.setdefault(entry[0], []).append((entry[1], reading))
-        return samples
+        return count
 
     def _learn(self, line: str, number: int) -> tuple[str, str]:
         """Parses a line whose series is new (or that has a timestamp) and remembers the series: (key, value text)."""
@@ -122,6 +129,20 @@ class PageParser:
         key = line[:position].rstrip()
         self._known[key] = (head[1], labels) if self._keep(head[1]) else None
         return key, numbers[0]
+
+
+def _blocks(data: bytes | bytearray, line_length: int) -> Iterator[str]:
+    """The page in pieces of whole lines; raises PageError for a line without end and for what is no text."""
+    position = 0
+    while position < len(data):
+        end = data.rfind(b"\n", position, position + max(_BLOCK, line_length + 1)) + 1
+        if not end:
+            raise PageError(f"a line is longer than {line_length} characters")
+        try:
+            yield data[position:end].decode()
+        except UnicodeDecodeError:
+            raise PageError("the page is not UTF-8 text") from None
+        position = end
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -227,6 +227,10 @@ def test_one_rank_of_an_outside_balanced_group_is_alone_on_its_node() -> None:
     assert (config.data_parallel_size, config.data_parallel_size_local) == (8, 1)
 
 
+def test_ray_as_data_parallel_backend_is_told() -> None:
+    assert parsed("m", "-dp", "4", "--data-parallel-backend", "ray").config.distributed_executor_backend == "ray"
+
+
 SECRETS = ["sk-planted-key", "hf_planted", "planted-password"]
 
 

@@ -61,7 +61,7 @@ def lines(draw: st.DrawFn) -> str:
 
 
 @given(st.lists(lines(), max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_generated_pages_read_as_prometheus_client_reads_them(page: list[str]) -> None:
     text = "".join(line + "\n" for line in page)
     parser = PageParser()
@@ -115,6 +115,15 @@ def test_a_page_that_was_cut_off_is_refused() -> None:
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(PageError, match="UTF-8"):
         PageParser().parse(b"a\xff 1\n")
+
+
+def test_a_page_of_many_blocks_is_read_whole_and_its_lines_are_counted_through() -> None:
+    page = b"".join(b'a{b="%d"} %d\n' % (number, number) for number in range(30_000))
+    assert len(page) > 3 * 128 * 1024
+    samples = PageParser().parse(page)["a"]
+    assert [value for _, value in samples] == list(range(30_000))
+    with pytest.raises(PageError, match="line 30001 is no sample"):
+        PageParser().parse(page + b"x\n")
 
 
 @pytest.mark.parametrize(
