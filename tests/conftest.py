@@ -23,4 +23,10 @@ def simulate(tmp_path: Path) -> Iterator[Callable[[str], Simulation]]:
 def make_node(tmp_path: Path) -> Iterator[Callable[[str], SimulatedNode]]:
     """`make_node("h20x2")`: a simulated node for other processes, which start with `node.environment()`."""
     with ExitStack() as stack:
-        yield lambda profile: stack.enter_context(SimulatedNode.create(tmp_path / "node.nvml", profile))
+
+        def make(profile: str) -> SimulatedNode:
+            node = stack.enter_context(SimulatedNode.create(tmp_path / "node.nvml", profile))
+            stack.callback(node.release)  # nothing that a test left hanging stays so
+            return node
+
+        yield make

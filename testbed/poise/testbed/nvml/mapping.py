@@ -18,7 +18,8 @@ from poise.testbed.nvml.state import CardStruct, StateStruct, map_state, read_he
 
 
 class StateFile:
-    """A mapped state. Threads and processes may write through several of these at once."""
+    """A mapped state. Threads and processes may write through several of these at once; a forked child opens its own, since
+    it would share its parent's lock."""
 
     def __init__(self, path: Path) -> None:
         """Raises TestbedError when there is no state of this version at `path`."""

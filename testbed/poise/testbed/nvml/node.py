@@ -58,8 +58,7 @@ class SimulatedNode:
         return cls(path)
 
     def close(self) -> None:
-        """Lets go of what is injected, so that no call stays held by a node that nobody drives any more."""
-        self.release()
+        """Lets go of the file. The node stays as it is, injections too: other processes may be at it."""
         self._file.close()
 
     def __enter__(self) -> Self:

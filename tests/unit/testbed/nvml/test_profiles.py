@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from poise.testbed.errors import TestbedError
 from poise.testbed.nvml import profiles
+from poise.testbed.nvml.codes import FabricState, ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
 
 from tests.simulated import Simulation
@@ -148,3 +150,34 @@ def test_a_profile_can_be_a_file_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(TEXT, encoding="utf-8")
     assert profiles.load(str(path)).name == "mine"
+
+
+def test_pci_address_in_its_extended_form(simulate: Callable[[str], Simulation]) -> None:
+    n = simulate("h20x2").pynvml
+    n.nvmlInit()
+    info = n.nvmlPciInfoExt_v1_t()
+    info.version = n.nvmlPciInfoExt_v1
+    n.nvmlDeviceGetPciInfoExt(n.nvmlDeviceGetHandleByIndex(1), ctypes.byref(info))
+    assert (info.bus, info.baseClass, info.subClass, info.busId) == (0x40, 3, 2, "00000000:40:00.0")
+
+
+def test_nearest_cards_are_those_of_the_same_socket(simulate: Callable[[str], Simulation]) -> None:
+    n = simulate("h100x8").pynvml
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(5)
+    near = n.nvmlDeviceGetTopologyNearestGpus(handle, n.NVML_TOPOLOGY_NODE)
+    assert [n.nvmlDeviceGetIndex(other) for other in near] == [4, 6, 7]
+
+
+def test_fabric_info_has_the_same_content_in_every_version(simulate: Callable[[str], Simulation]) -> None:
+    simulation = simulate("h20x2")
+    n, node = simulation.pynvml, simulation.node
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(0)
+    node.gpus[0].set_fabric(FabricState.IN_PROGRESS, status=ReturnCode.NOT_READY, clique=7, health=3)
+    oldest, newest = n.c_nvmlGpuFabricInfo_t(), n.c_nvmlGpuFabricInfo_v3_t()
+    n.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(oldest))
+    n.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(newest))
+    for info in (oldest, newest):
+        assert (info.state, info.status, info.cliqueId) == (2, 27, 7)
+    assert newest.healthSummary == 3

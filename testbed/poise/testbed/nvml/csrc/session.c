@@ -91,12 +91,12 @@ static void enumerate(const struct state *state)
 
 static nvmlReturn_t initialise(enum function_number function)
 {
-    struct state *state = NULL;
+    struct state *state;
     nvmlReturn_t result;
 
     pthread_mutex_lock(&lock);
-    result = references > 0 ? (state = mapped, NVML_SUCCESS) : map_state(&state);
-    if (result == NVML_SUCCESS) mapped = state;
+    result = references > 0 ? NVML_SUCCESS : map_state(&mapped);
+    state = mapped;
     pthread_mutex_unlock(&lock);
     if (result != NVML_SUCCESS) return result;
 
@@ -106,13 +106,11 @@ static nvmlReturn_t initialise(enum function_number function)
 
     pthread_mutex_lock(&lock);
     if (references == 0) result = (nvmlReturn_t)state->init_error;
-    if (result == NVML_SUCCESS) {
-        if (references++ == 0) {
-            mapped = state;
-            session_number++;
-            driver_loads_at_init = state->driver_loads;
-            enumerate(state);
-        }
+    if (result == NVML_SUCCESS && references++ == 0) {
+        mapped = state;
+        session_number++;
+        driver_loads_at_init = state->driver_loads;
+        enumerate(state);
     }
     pthread_mutex_unlock(&lock);
     return result;
