@@ -21,6 +21,7 @@ from poise.dashboard.rendering import Renderer, document
 from poise.dashboard.security import HostCheck, SecurityHeaders
 from poise.dashboard.texts import ENGLISH, Texts
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Seconds of silence after which a stream says that it lives. Below the 30 to 60 s after which proxies close idle connections.
 HEARTBEAT = 10.0
@@ -34,10 +35,11 @@ def create_app(live: Live, *, root_path: str = "", allowed_hosts: frozenset[str]
     """The application over `live`, which somebody else runs. `root_path` is the prefix under which a proxy shows it ("/poise")."""
     root_path = root_path.rstrip("/")
     # No interactive API page: it loads its scripts from another host.
-    app = FastAPI(title="Poise", root_path=root_path, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Poise", docs_url=None, redoc_url=None, openapi_url=None)
     static = assets.load()
     site = _Site(live, Renderer(texts, static, root_path), texts)
 
+    app.add_middleware(_BelowPrefix, prefix=root_path)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HostCheck, allowed=allowed_hosts)
@@ -84,6 +86,18 @@ def create_app(live: Live, *, root_path: str = "", allowed_hosts: frozenset[str]
         return PlainTextResponse("no such file\n", status_code=404) if asset is None else _static_answer(asset, request)
 
     return app
+
+
+class _BelowPrefix:
+    """Names the proxy's prefix to the router, which then finds routes whether the proxy strips it from paths or not."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await self._app({**scope, "root_path": self._prefix} if self._prefix else scope, receive, send)
 
 
 class _Site:

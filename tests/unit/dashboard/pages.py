@@ -32,11 +32,15 @@ def watched(
     window = RecentWindow()
     fake = FakeExporter(scenes[0])
     scraper = Scraper("http://x/metrics", wall_clock=fake.clock, clock=fake.clock, get=fake)
-    for scene in scenes:
-        fake.scene = scene
-        for _ in range(int(seconds / INTERVAL)):
-            fake.now += INTERVAL
-            window.append(asyncio.run(scraper.scrape()))
+
+    async def scrape_all() -> None:
+        for scene in scenes:
+            fake.scene = scene
+            for _ in range(int(seconds / INTERVAL)):
+                fake.now += INTERVAL
+                window.append(await scraper.scrape())
+
+    asyncio.run(scrape_all())
     document = read(scenes[-1].checks_document(fake.now)) if checks and scenes[-1].checks else None
     fake.now += silent
     if error:

@@ -1,0 +1,263 @@
+"""`poise up` as a process: its flags, its errors, and how fast it ends with everything that it started."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from poise.dashboard.command import add_arguments, exporter_command
+
+from tests.node_scenes import tensor_parallel
+from tests.unit.dashboard.test_exporter_process import alive
+
+#: Seconds for things that take one: this machine may be busy with other tests.
+PATIENCE = 30.0
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="poise up")
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def wait_for(condition: object, what: str) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def up(*words: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A running `poise up` and its URL; ended at the end, whatever happens."""
+    port = free_port()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "poise.cli", "up", "--listen", f"127.0.0.1:{port}", *words], stdout=stream, stderr=stream, cwd=log.parent
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: process.poll() is not None or get(f"{url}/healthz")[0] == 200, "poise up answers")
+        yield process, url
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def overview(url: str) -> dict[str, object]:
+    document = json.loads(get(f"{url}/api/poise/v1/overview")[1] or "{}")
+    assert isinstance(document, dict)
+    return document
+
+
+# ------------------------------------------------------------------------------------------------------------------- flags
+def test_flags_for_the_exporter_are_passed_on() -> None:
+    command = exporter_command(
+        parse(
+            *("--exporter", "http://localhost:19747/metrics", "--engine", "a=http://x:1", "--engine", "b=http://y:2,role=decode"),
+            *("--expected-gpus", "8", "--interval", "500ms", "--no-discover", "--config", "my.toml"),
+        )
+    )
+    assert command[command.index("exporter") :] == [
+        *("exporter", "--listen", "localhost:19747", "--engine", "a=http://x:1", "--engine", "b=http://y:2,role=decode"),
+        *(
+            "--expected-gpus",
+            "8",
+            "--interval",
+            "500ms",
+            "--no-discover",
+            "--config",
+            "my.toml",
+            "--log-level",
+            "info",
+            "--log-format",
+            "text",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--listen", "9748"), "'9748' is not HOST:PORT"),
+        (("--listen", "x:70000"), "is not HOST:PORT"),
+        (("--exporter", "ftp://x"), "is not an http"),
+        (("--exporter", "http://u:p@x"), "credentials"),
+        (("--root-path", '/a"b'), "is not a path"),
+        (("--scrape-interval", "0"), "from 0.5 to 300"),
+        (("--scrape-interval", "nan"), "from 0.5 to 300"),
+    ],
+)
+def test_wrong_values_are_named(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(*words)
+    assert message in capsys.readouterr().err
+
+
+def test_addresses_prefixes_and_seconds_are_understood() -> None:
+    assert parse("--listen", ":9").listen == ("0.0.0.0", 9)
+    assert parse("--listen", "[::1]:9").listen == ("::1", 9)
+    assert parse("--root-path", "poise/").root_path == "/poise"
+    assert parse("--root-path", "/").root_path == ""
+    assert parse("--scrape-interval", "2s").scrape_interval == 2.0
+
+
+# ----------------------------------------------------------------------------------------------------------------- process
+def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "poise.cli", "up", "--listen", f"127.0.0.1:{port}", "--no-exporter"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        f"poise up: cannot listen on 127.0.0.1:{port}: the port is taken, perhaps by another `poise up`. Choose another with --listen HOST:PORT."
+    )
+
+
+def test_without_an_exporter_the_page_is_up_and_says_so(tmp_path: Path) -> None:
+    progress = tmp_path / "progress.json"
+    progress.write_text(json.dumps({"title": "Testbed", "steps": [{"name": "engine", "state": "running"}], "updated": time.time()}))
+    exporter = f"http://127.0.0.1:{free_port()}"
+    with up("--no-exporter", "--exporter", exporter, "--progress", str(progress), log=tmp_path / "log") as (process, url):
+        status, page = get(f"{url}/")
+        assert status == 200
+        assert "waiting" in page
+        wait_for(lambda: "Testbed" in get(f"{url}/")[1], "the progress is shown")
+        assert children(process.pid) == []
+
+
+def test_it_starts_an_exporter_and_both_end_in_time_with_open_streams(tmp_path: Path) -> None:
+    exporter_port = free_port()
+    with up("--exporter", f"http://127.0.0.1:{exporter_port}", "--no-discover", log=tmp_path / "log") as (process, url):
+        wait_for(lambda: get(f"{url}/readyz")[0] == 200, "the exporter that was started answers")
+        assert get(f"http://127.0.0.1:{exporter_port}/healthz")[0] == 200
+        (child,) = children(process.pid)
+        streams = [socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) for _ in range(3)]
+        for stream in streams:
+            stream.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200 OK" in stream.recv(4096)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+        ended = time.monotonic() - began
+        assert not alive(child)
+        for stream in streams:
+            stream.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    print(f"poise up with an exporter and 3 open streams ended {ended:.2f} s after SIGINT")
+
+
+def test_a_dead_exporter_is_started_again_and_said_on_the_page(tmp_path: Path) -> None:
+    with up("--exporter", f"http://127.0.0.1:{free_port()}", "--no-discover", log=tmp_path / "log") as (process, url):
+        wait_for(lambda: get(f"{url}/readyz")[0] == 200, "the exporter answers")
+        (first,) = children(process.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: "SIGKILL" in str(overview(url).get("notice")), "the page says that the exporter ended")
+        wait_for(lambda: children(process.pid) not in ([], [first]), "another exporter is started")
+
+
+def test_killed_outright_it_leaves_no_exporter_behind(tmp_path: Path) -> None:
+    with up("--exporter", f"http://127.0.0.1:{free_port()}", "--no-discover", log=tmp_path / "log") as (process, url):
+        wait_for(lambda: get(f"{url}/readyz")[0] == 200, "the exporter answers")
+        (child,) = children(process.pid)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not alive(child), "the exporter ends with its parent")
+
+
+@contextlib.contextmanager
+def answering(answer: bytes | None) -> Iterator[int]:
+    """A server on an ephemeral port that gives every request this answer; None: takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    taken.append(connection)
+                    if answer is not None:
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+                        connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+            for connection in taken:
+                connection.close()
+
+
+def test_it_attaches_to_an_exporter_that_answers(tmp_path: Path) -> None:
+    body = tensor_parallel().metrics(10)
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+    with answering(head + body) as port, up("--exporter", f"http://127.0.0.1:{port}", log=tmp_path / "log") as (process, url):
+        wait_for(lambda: get(f"{url}/readyz")[0] == 200, "the page has scraped the exporter")
+        wait_for(lambda: "attached" in (tmp_path / "log").read_text(), "it says that it attached")
+        assert children(process.pid) == []
+        assert overview(url)["node"] == "gpu-node-1"
+
+
+def test_what_is_no_exporter_is_not_taken_for_one(tmp_path: Path) -> None:
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\nConnection: close\r\n\r\nnode_load1 0.5\n"[:-1]
+    with answering(body) as port, up("--exporter", f"http://127.0.0.1:{port}", log=tmp_path / "log") as (_, url):
+        wait_for(lambda: "no Poise exporter" in str(overview(url).get("notice")), "the page says what answers there")
+
+
+def test_a_hanging_exporter_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with answering(None) as port, up("--exporter", f"http://127.0.0.1:{port}", log=tmp_path / "log") as (process, url):
+        wait_for(lambda: "no complete answer" in str(overview(url)), "the page says that the exporter hangs")
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        print(f"poise up with a hanging exporter ended {time.monotonic() - began:.2f} s after SIGTERM")
