@@ -24,13 +24,15 @@ def engine_readings(engine: Engine, gpus_visible: int | None) -> Readings:
     observed, page = engine.observed, engine.observed.page
     readings: dict[Metric, dict[tuple[str, ...], float]] = {
         m.ENGINE_INFO: {_info(engine): 1.0},
-        m.ENGINE_UP: {(): 1.0 if page is not None else 0.0},
     }
 
     def put(metric: Metric, value: float | None, *labels: str) -> None:
         if value is not None:
             readings.setdefault(metric, {})[labels] = float(value)
 
+    if observed.url is not None or not observed.process_up:
+        # A living engine without an address (a headless node, another network namespace) is not asked, so nothing says that it is down.
+        put(m.ENGINE_UP, page is not None)
     put(m.ENGINE_PROCESS_UP, observed.process_up)
     put(m.ENGINE_RTT, observed.rtt)
     if page is not None:

@@ -34,6 +34,7 @@ def engine(**changes: object) -> Engine:
     observed = ObservedEngine(
         EngineIdentity("n:8000", "chat", Role.MIXED, "default", "argv"),
         CONFIG,
+        url="http://127.0.0.1:8000",
         pid=1,
         process_up=True,
         start_time=50.0,
@@ -94,6 +95,15 @@ def test_a_loading_engine_is_there_and_not_up() -> None:
     assert readings[m.ENGINE_UP] == {(): 0}
     assert readings[m.ENGINE_PROCESS_UP] == {(): 1}
     assert not {m.ENGINE_RTT, m.ENGINE_SCRAPE_DURATION, m.ENGINE_GPUS_VISIBLE, m.ENGINE_HTTP_REQUESTS} & set(readings)
+
+
+def test_a_living_engine_that_is_not_asked_is_neither_up_nor_down() -> None:
+    readings = engine_readings(engine(page=None, url=None), 2)
+    assert m.ENGINE_UP not in readings
+    assert readings[m.ENGINE_PROCESS_UP] == {(): 1}
+    gone = engine_readings(engine(page=None, url=None, process_up=False), None)
+    assert (gone[m.ENGINE_UP], gone[m.ENGINE_PROCESS_UP]) == ({(): 0}, {(): 0})
+    assert set(gone) == {m.ENGINE_INFO, m.ENGINE_UP, m.ENGINE_PROCESS_UP, m.ENGINE_RTT}
 
 
 def test_missing_families_are_published_by_our_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -248,3 +249,27 @@ def test_every_work_level_series_has_a_row_with_its_labels() -> None:
         assert len(row.fixed or row.labels) == len(row.metric.labels), row
         fed[row.metric] = fed.get(row.metric, 0) + 1
     assert {metric for metric in ALL if metric.owner is Owner.WORK} - {m.ENGINE_KV_CACHE_CAPACITY} == set(fed)
+
+
+LINES = capture("tp2-server-after").splitlines(keepends=True)
+VALUES = st.sampled_from([b"0", b"1", b"-1", b"NaN", b"+Inf", b"-Inf", b"1e300", b"7.5"])
+
+
+@given(st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.sampled_from(["drop", "twice", "value"]), VALUES), max_size=40))
+def test_a_damaged_page_gives_whole_histograms_and_finite_values_or_none(changes: list[tuple[int, str, bytes]]) -> None:
+    lines = list(LINES)
+    for number, what, value in changes:
+        if what == "drop":
+            lines[number] = b""
+        elif what == "twice":
+            lines[number] *= 2
+        elif lines[number] and not lines[number].startswith(b"#"):
+            lines[number] = lines[number].rpartition(b" ")[0] + b" " + value + b"\n"
+    page = read(b"".join(lines))
+    for work in page.work:
+        assert all(math.isfinite(value) for series in work.readings.values() for value in series.values())
+        for series in work.histograms.values():
+            for found in series.values():
+                counts = [count for _, count in found.buckets]
+                assert counts == sorted(counts)
+                assert (found.buckets[-1][0], counts[-1]) == ("+Inf", found.count)

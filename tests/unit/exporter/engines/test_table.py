@@ -96,6 +96,21 @@ def test_a_process_that_goes_or_turns_zombie_is_gone(fake: FakeProc) -> None:
     assert table.title_of(100) is None
 
 
+def test_processes_that_vanish_between_two_reads_are_no_error(fake: FakeProc) -> None:
+    class Hasty(ProcFs):
+        def pids(self) -> list[int]:
+            return [*super().pids(), 4_000_000]
+
+        def command_line(self, pid: int) -> tuple[str, ...]:
+            fake.remove(pid)
+            return super().command_line(pid)
+
+    fake.add(100, ["vllm", "serve", "m"])
+    table = ProcessTable(Hasty(fake.root))
+    assert table.scan()[100].server is None
+    assert table.scan() == {}
+
+
 def test_without_a_command_line_the_cut_name_tells(fake: FakeProc) -> None:
     fake.add(100, b"", comm="VLLM::Worker_TP")
     title = ProcessTable(ProcFs(fake.root)).scan()[100].title
