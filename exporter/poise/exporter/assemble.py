@@ -95,6 +95,7 @@ class Assembler:
         self._first = threading.Event()
         self._leave = threading.Event()
         self._broken = ""
+        self._checks_work = True
         self._thread = threading.Thread(target=self._run, name="assemble", daemon=True)
 
     def start(self) -> None:
@@ -135,7 +136,18 @@ class Assembler:
             kernel=self._kernel,
             gpu_process_readings=joined.gpu_readings,
         )
-        return Published(snapshot, self._checks.observe(snapshot))
+        return Published(snapshot, self._checked(snapshot))
+
+    def _checked(self, snapshot: NodeSnapshot) -> CheckOutcome | None:
+        try:
+            outcome = self._checks.observe(snapshot)
+        except Exception:  # the readings are worth publishing without a judgement
+            if self._checks_work:
+                logger.exception("the checks failed; the page goes on without them")
+            self._checks_work = False
+            return None
+        self._checks_work = True
+        return outcome
 
     def _run(self) -> None:
         due = time.monotonic()

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Exit codes: a setting or address is wrong; the same as for any failed action.
 FAILED = 1
+LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: The whole of leaving is done in two seconds; each part gets its share of them.
 JOIN_SECONDS = 0.5
 #: How long the start waits for the first snapshot before it says what was found so far.
@@ -58,21 +59,23 @@ def run(arguments: argparse.Namespace) -> int:
     except ListenError as error:
         print(f"poise: {error}", file=sys.stderr)
         return FAILED
-    leave = threading.Event()
+    # Blocked before any thread starts, so that no thread takes them, and waited for: a handler would run only once the main thread wakes,
+    # which a signal that the kernel hands to another thread does not do.
     # SIGHUP keeps its usual effect, the end of the process: the exporter has nothing that can be read again while it runs.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: leave.set())
-    logger.info("poise exporter %s on http://%s:%d/metrics", installed_version(), _shown_host(server), server.server_port)
-    exporter.start()
-    server.serve_in_background()
-    exporter.say_what_was_found()
-    leave.wait()
-    logger.info("leaving")
-    clean = exporter.stop()
-    server.shutdown()
-    server.server_close()
-    if not clean:
-        _leave_hard()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE_SIGNALS)
+    try:
+        logger.info("poise exporter %s on http://%s:%d/metrics", installed_version(), _shown_host(server), server.server_port)
+        exporter.start()
+        server.serve_in_background()
+        signal.sigwait(LEAVE_SIGNALS)
+        logger.info("leaving")
+        clean = exporter.stop()
+        server.shutdown()
+        server.server_close()
+        if not clean:
+            _leave_hard()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
 
 
@@ -127,6 +130,7 @@ class Exporter:
         self._sampler.start()
         self._engines.start()
         self._assembler.start()
+        threading.Thread(target=self._say_what_was_found, name="hello", daemon=True).start()
 
     def stop(self) -> bool:
         """Tells all threads to leave and gives them a moment; whether none is stuck."""
@@ -143,7 +147,7 @@ class Exporter:
         """What was published last."""
         return self._assembler.latest()
 
-    def say_what_was_found(self) -> None:
+    def _say_what_was_found(self) -> None:
         """Logs once, shortly after the start, how many cards and engines there are."""
         if not self._assembler.wait(FIRST_SNAPSHOT_SECONDS):
             logger.warning("no snapshot after %g s", FIRST_SNAPSHOT_SECONDS)

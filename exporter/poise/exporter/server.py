@@ -337,8 +337,8 @@ class HttpServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("a connection failed", exc_info=True)
 
-    def serve_in_background(self) -> threading.Thread:
+    def serve_in_background(self, poll: float = POLL_SECONDS) -> threading.Thread:
         """Serves in a daemon thread, which it returns."""
-        thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="http", daemon=True)
+        thread = threading.Thread(target=self.serve_forever, args=(poll,), name="http", daemon=True)
         thread.start()
         return thread

@@ -1,0 +1,186 @@
+"""`poise exporter` as a process: it serves with and without a driver, and leaves within two seconds whatever hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from poise.testbed.nvml.codes import ReturnCode
+from poise.testbed.nvml.node import SimulatedNode
+
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+#: The contract for leaving, with room for a machine that is busy with other tests.
+LEAVE_SECONDS = 2.0
+SLOW_MACHINE_SECONDS = 8.0
+
+
+class Process:
+    """A running `poise exporter` and what it has logged."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def close(self) -> None:
+        """Ends the reading once the process is gone."""
+        self._reader.join(PATIENCE_SECONDS)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    @property
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def port(self) -> int:
+        wait_until(lambda: re.search(r":(\d+)/metrics", self.log) or self.process.poll() is not None, "it says where it listens")
+        match = re.search(r":(\d+)/metrics", self.log)
+        assert match, self.log
+        return int(match[1])
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            return "ready" in self.get("/readyz")
+        return False
+
+    def value(self, series: str) -> float | None:
+        match = re.search(rf"^{re.escape(series)} (\S+)$", self.get("/metrics"), re.MULTILINE)
+        return float(match[1]) if match else None
+
+    def leave(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+        """Exit code and seconds until the process was gone."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_SECONDS)
+        took = time.monotonic() - began
+        self._reader.join(PATIENCE_SECONDS)
+        return code, took
+
+
+@contextlib.contextmanager
+def exporter(folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    command = [sys.executable, "-m", "poise.cli.main", "exporter", "--listen=127.0.0.1:0", "--no-discover", *flags]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("POISE_")}
+    process = subprocess.Popen(command, cwd=folder, env={**inherited, **(environment or {})}, stderr=subprocess.PIPE, text=True)
+    running = Process(process)
+    try:
+        yield running
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        running.close()
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Iterator[SimulatedNode]:
+    with SimulatedNode.create(tmp_path / "node", "h20x2") as node:
+        yield node
+
+
+def test_it_serves_cards_and_says_what_it_found(cards: SimulatedNode, tmp_path: Path) -> None:
+    with exporter(tmp_path, "--expected-gpus=2", environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready")
+        page = running.get("/metrics")
+        for gpu in cards.gpus:
+            assert f'uuid="{gpu.uuid}"}} 1\n' in page
+        assert 'simulated="true"' in page
+        assert running.value("poise_node_gpus_visible") == running.value("poise_node_gpus_expected") == 2
+        assert json.loads(running.get("/checks"))["simulated"] is True
+        code, took = running.leave()
+        assert code == 0
+        assert took < SLOW_MACHINE_SECONDS
+        for words in ("poise exporter", "NVIDIA driver 5", "card 0: Simulated NVIDIA H20", "cards: 2 (expected 2)", "leaving"):
+            assert words in running.log
+        assert "Traceback" not in running.log
+
+
+def test_it_leaves_in_time_with_a_card_that_hangs_and_a_client_that_holds_on(cards: SimulatedNode, tmp_path: Path) -> None:
+    with exporter(tmp_path, environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready")
+        cards.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0).wait_until_held()
+        wait_until(lambda: running.value(f'poise_gpu_up{{gpu="0",uuid="{cards.gpus[0].uuid}"}}') == 0, "the card is down")
+        assert running.value(f'poise_gpu_up{{gpu="1",uuid="{cards.gpus[1].uuid}"}}') == 1
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+            code, took = running.leave()
+        assert code == 0
+        assert took < SLOW_MACHINE_SECONDS
+        assert "leaving without it" in running.log
+
+
+def test_it_leaves_in_time_while_the_driver_hangs_in_its_start(cards: SimulatedNode, tmp_path: Path) -> None:
+    cards.inject("nvmlInitWithFlags", hang=True)
+    with exporter(tmp_path, environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready without the driver")
+        assert running.value("poise_node_gpus_visible") == 0
+        code, took = running.leave(signal.SIGINT)
+        assert (code, took < SLOW_MACHINE_SECONDS) == (0, True)
+
+
+def test_without_a_driver_it_serves_the_node_and_picks_the_driver_up(cards: SimulatedNode, tmp_path: Path) -> None:
+    cards.fail_init(ReturnCode.DRIVER_NOT_LOADED)
+    with exporter(tmp_path, "--expected-gpus=2", environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready")
+        assert running.value("poise_node_gpus_visible") == 0
+        assert running.value("poise_node_gpus_expected") == 2
+        assert running.value('poise_collector_success{collector="driver"}') == 0
+        cards.load_driver()
+        wait_until(lambda: running.value("poise_node_gpus_visible") == 2, "the cards are there")
+        assert running.log.count("no NVIDIA driver") == 1, "a state is logged once, not each time"
+
+
+def test_on_a_machine_without_nvidia_it_serves_all_the_same(tmp_path: Path) -> None:
+    with exporter(tmp_path, "--expected-gpus=0") as running:
+        wait_until(running.ready, "it is ready")
+        assert running.value("poise_node_gpus_visible") == 0
+        assert running.leave()[0] == 0
+
+
+def test_a_wrong_setting_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "poise.toml").write_text("[exporter]\nintervall = 1\n")
+    with exporter(tmp_path) as running:
+        assert running.process.wait(PATIENCE_SECONDS) == 1
+        wait_until(lambda: running.lines, "it said why")
+        assert running.log == "poise: poise.toml: unknown key 'intervall' in [exporter]; did you mean 'interval'?\n"
+
+
+def test_a_taken_port_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with exporter(tmp_path, f"--listen={address}") as running:
+            assert running.process.wait(PATIENCE_SECONDS) == 1
+            wait_until(lambda: running.lines, "it said why")
+            assert running.log.startswith(f"poise: --listen={address}: address already in use")
+            assert len(running.log.splitlines()) == 1
+
+
+def test_log_lines_can_be_json(cards: SimulatedNode, tmp_path: Path) -> None:
+    with exporter(tmp_path, "--log-format=json", environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready")
+        running.leave()
+        entries = [json.loads(line) for line in running.lines]
+        assert {"time", "level", "logger", "message"} <= set(entries[0])
+        assert any("leaving" in entry["message"] for entry in entries)
