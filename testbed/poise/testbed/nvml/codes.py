@@ -196,7 +196,7 @@ class LinkError(IntEnum):
 
 
 class BlackwellLinkError(IntEnum):
-    """Field ids (NVML_FI_DEV_NVLINK_COUNT_*) of what NVLink 5 counts."""
+    """Field ids (NVML_FI_DEV_NVLINK_COUNT_*) of what NVLink 5 counts, and of its two bit error rates."""
 
     MALFORMED_PACKET = 206
     BUFFER_OVERRUN = 207
@@ -209,7 +209,9 @@ class BlackwellLinkError(IntEnum):
     RECOVERY_FAILED = 214
     RECOVERY = 215
     EFFECTIVE = 219
+    EFFECTIVE_BER = 220
     SYMBOL = 221
+    SYMBOL_BER = 222
 
 
 class Policy(IntEnum):

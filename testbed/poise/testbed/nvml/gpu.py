@@ -337,6 +337,16 @@ class SimulatedGPU:
             else:
                 here.errors[error] += count
 
+    def set_link_bit_error_rate(self, link: int, rate: BlackwellLinkError, mantissa: int, exponent: int) -> None:
+        """EFFECTIVE_BER or SYMBOL_BER of a Blackwell link: mantissa x 10^-exponent, as NVML encodes it."""
+        if rate not in (BlackwellLinkError.EFFECTIVE_BER, BlackwellLinkError.SYMBOL_BER):
+            raise ValueError(f"{rate.name} is a counter, not a bit error rate")
+        if not (0 <= mantissa <= 15 and 0 <= exponent <= 255):
+            raise ValueError(f"bit error rate {mantissa}e-{exponent}: mantissa is 0 to 15, exponent 0 to 255")
+        with self.changing() as card:
+            slot = rate - BlackwellLinkError.MALFORMED_PACKET
+            self._link(card, link).blackwell_errors[slot] = mantissa << 8 | exponent
+
     # ---- processes ------------------------------------------------------------------------------------------------
 
     def set_processes(self, processes: Sequence[Process], at: float | None = None) -> None:

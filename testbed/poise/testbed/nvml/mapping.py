@@ -29,6 +29,7 @@ class StateFile:
         self._state = map_state(self._descriptor)
         self._threads = threading.RLock()
         self._depth = 0
+        self._written: set[int] = set()
 
     @property
     def state(self) -> StateStruct:
@@ -55,13 +56,16 @@ class StateFile:
         writer left odd is put right by the next."""
         with self.writing() as state:
             card: CardStruct = state.cards[position]
-            nested = self._depth > 1 and card.sequence % 2 == 1
+            if position in self._written:  # part of a change that is under way
+                yield card
+                return
+            self._written.add(position)
             card.sequence |= 1
             try:
                 yield card
             finally:
-                if not nested:
-                    card.sequence += 1
+                card.sequence += 1
+                self._written.discard(position)
 
     def close(self) -> None:
         """Gives the file back; the mapping goes with the last object that looks into it."""

@@ -9,6 +9,7 @@ import uuid
 
 from poise.testbed.nvml.codes import (
     Architecture,
+    BlackwellLinkError,
     Brand,
     Clock,
     EventReason,
@@ -47,6 +48,9 @@ BRANCH_OF_NEWER_EVENTS = 570  # nvml.h of CUDA 12.8
 GPM_METRICS = tuple(Gpm)
 GPM_FIRST_LINK_METRIC = 62  # NVML_GPM_METRIC_NVLINK_L0_RX_PER_SEC, then TX, then the next link
 GPM_LINKS_IN_FIRST_BLOCK = 18
+
+# Mantissa 15 and exponent 255 mean zero (DCGM); see gpu.set_link_bit_error_rate.
+BIT_ERROR_RATE_ZERO = 15 << 8 | 255
 
 FABRIC_HEALTHY = 1  # NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
 
@@ -150,6 +154,8 @@ def _write_links(card: CardStruct, profile: Profile, position: int) -> None:
         link.speed_mbps = nvlink.speed_mbps
         link.remote_type = RemoteType[nvlink.remote.upper()]
         link.remote_link = number
+        link.blackwell_errors[BlackwellLinkError.EFFECTIVE_BER - BlackwellLinkError.MALFORMED_PACKET] = BIT_ERROR_RATE_ZERO
+        link.blackwell_errors[BlackwellLinkError.SYMBOL_BER - BlackwellLinkError.MALFORMED_PACKET] = BIT_ERROR_RATE_ZERO
         if nvlink.remotes:
             link.remote_bus_id = nvlink.remotes[number % len(nvlink.remotes)].encode()
         elif peers:  # the links are divided evenly over the other cards

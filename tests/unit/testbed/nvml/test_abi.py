@@ -222,7 +222,9 @@ PREFIXES: dict[type[IntEnum] | type[IntFlag], tuple[str, dict[str, str]]] = {
             "RECOVERY_FAILED": "LINK_RECOVERY_FAILED_EVENTS",
             "RECOVERY": "LINK_RECOVERY_EVENTS",
             "EFFECTIVE": "EFFECTIVE_ERRORS",
+            "EFFECTIVE_BER": "EFFECTIVE_BER",
             "SYMBOL": "SYMBOL_ERRORS",
+            "SYMBOL_BER": "SYMBOL_BER",
         },
     ),
 }

@@ -285,6 +285,18 @@ def test_blackwell_counts_links_by_other_fields(simulate: Callable[[str], Simula
     }
 
 
+def test_a_bit_error_rate_is_encoded_and_has_no_sum(simulate: Callable[[str], Simulation]) -> None:
+    simulation = simulate("blackwell-x8")
+    n, card = simulation.pynvml, simulation.node.gpus[0]
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(0)
+    before = read_card(n, handle)
+    assert before["field 220 link 1"] == 15 << 8 | 255  # zero
+    card.set_link_bit_error_rate(1, BlackwellLinkError.EFFECTIVE_BER, mantissa=3, exponent=14)
+    assert moved(before, read_card(n, handle)) == {"field 220 link 1": 3 << 8 | 14}
+    assert before["field 220 all"] == "error 2"
+
+
 def test_pcie_throughput_is_in_kb_per_second_and_blocks_for_its_window(simulate: Callable[[str], Simulation]) -> None:
     simulation = simulate("h20x2")
     n, card = simulation.pynvml, simulation.node.gpus[0]

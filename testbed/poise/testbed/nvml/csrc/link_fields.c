@@ -26,8 +26,11 @@ struct link_field {
     {id, U64, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, shift, 1, era, offsetof(struct link_state, member)}
 #define LINK_NUMBER(id, member)                                                                                        \
     {id, U32, NVML_VALUE_TYPE_UNSIGNED_INT, 0, 0, EVERY, offsetof(struct link_state, member)}
-#define BLACKWELL_ERROR(id)                                                                                            \
-    LINK_COUNTER(id, blackwell_errors[(id) - NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS], 0, FROM_BLACKWELL)
+#define BLACKWELL_SLOT(id) blackwell_errors[(id) - NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS]
+#define BLACKWELL_ERROR(id) LINK_COUNTER(id, BLACKWELL_SLOT(id), 0, FROM_BLACKWELL)
+/* A bit error rate is an encoded number: no sum over links. */
+#define BLACKWELL_RATE(id)                                                                                             \
+    {id, U64, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 0, 0, FROM_BLACKWELL, offsetof(struct link_state, BLACKWELL_SLOT(id))}
 
 static const struct link_field LINK_FIELDS[] = {
     LINK_COUNTER(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, payload_tx_bytes, KIB_SHIFT, EVERY),
@@ -56,9 +59,9 @@ static const struct link_field LINK_FIELDS[] = {
     BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS),
     BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS),
     BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS),
-    BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER),
+    BLACKWELL_RATE(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER),
     BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS),
-    BLACKWELL_ERROR(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER),
+    BLACKWELL_RATE(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER),
 };
 
 /* Families with one id per link, for links 0 to 11, and one for the total. */

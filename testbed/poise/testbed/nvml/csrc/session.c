@@ -34,8 +34,12 @@ static uint64_t driver_loads_at_init;
 static uint32_t enumerated_count;
 static int enumerated[MAX_CARDS];
 
+/* Once: a program may try again and again. */
 static void complain(const char *path, const char *why)
 {
+    static int complained;
+
+    if (complained++) return;
     fprintf(stderr, "poise: simulated NVML: %s: %s\n", path, why);
 }
 
