@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ class PageServer:
 
 
 @contextlib.contextmanager
-def serve(server: PageServer, port: int = 0) -> Iterator[PageServer]:
+def serve(server: PageServer, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[PageServer]:
     """Serves until the block ends; on a free port unless one is named."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,6 +73,8 @@ def serve(server: PageServer, port: int = 0) -> Iterator[PageServer]:
 
     httpd = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     httpd.daemon_threads = True
+    if tls is not None:
+        httpd.socket = tls.wrap_socket(httpd.socket, server_side=True)
     server.port = httpd.server_address[1]
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

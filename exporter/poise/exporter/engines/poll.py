@@ -22,6 +22,8 @@ from poise.exporter.snapshot import EnginePage
 #: One poll takes at most this share of the interval, and at most `LONGEST_POLL` seconds: polls of one engine must not run into each other.
 SHARE_OF_INTERVAL = 0.8
 LONGEST_POLL = 10.0
+#: Where nothing listens yet, a refused connect costs next to nothing: look this often, in seconds, so that "ready" shows soon.
+LOADING_INTERVAL = 2.0
 #: The version does not change while a process lives, but not every server tells one: ask again this often, in seconds.
 VERSION_RETRY = 60.0
 VERSION_SIZE_LIMIT = 64 * 1024
@@ -110,7 +112,9 @@ class Poller:
                 self._latest = replace(
                     self._latest, page=None, error=f"internal error: {type(problem).__name__}", failed=True, failures=failures
                 )
-            due += self.interval * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, hides nothing
+            loading = self._latest.page is None and not self._latest.failed
+            pause = min(self.interval, LOADING_INTERVAL) if loading else self.interval
+            due += pause * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, hides nothing
             due = max(due, self._clock())
             self._stopped.wait(due - self._clock())
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from poise.exporter import metrics as m
-from poise.exporter.engines import dialects
+from poise.exporter.engines import dialects, fetch
+from poise.exporter.engines import poll as poll_module
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
@@ -121,6 +126,33 @@ def test_a_name_that_does_not_exist_is_told() -> None:
 def test_plain_http_behind_https_is_told(server: PageServer) -> None:
     poll = polled(server.url.replace("http:", "https:"))
     assert poll.error.startswith("TLS failed")
+
+
+def test_an_engine_that_loads_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_module, "LOADING_INTERVAL", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    poller = Poller(f"http://127.0.0.1:{port}", 3600.0)
+    poller.start()
+    wait_for(lambda: "refused" in poller.latest.error)
+    with serve(PageServer(TP2), port):
+        wait_for(lambda: poller.latest.page is not None)
+        poller.stop()
+        poller.join(DEADLINE)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_tls_is_spoken_and_elsewhere_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=example"]
+    subprocess.run([*make, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, timeout=DEADLINE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serve(PageServer(TP2), tls=context) as secured:
+        loopback = f"https://127.0.0.1:{secured.port}"
+        assert polled(loopback).page is not None
+        monkeypatch.setattr(fetch, "_is_loopback", lambda _host: False)
+        assert polled(loopback).error == "TLS failed: CERTIFICATE_VERIFY_FAILED"
 
 
 def test_no_page_outlives_a_failed_poll(server: PageServer) -> None:
