@@ -1,0 +1,107 @@
+"""`poise alerts`: what it prints, writes and returns, and how it says what it cannot do."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+import pytest
+from poise.alerts import command, promtool, shipped
+from poise.alerts.promtool import Opinion
+from poise.alerts.rules import load
+
+
+def run(*words: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture
+def no_promtool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_promtool")
+def test_the_shipped_rules_are_fine_and_a_missing_promtool_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check") == 0
+    assert capsys.readouterr().out.endswith("9 alerts: 0 problems; promtool is not installed and was not asked\n")
+
+
+@pytest.mark.usefixtures("no_promtool")
+def test_problems_are_one_line_each_and_give_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, wrong = tmp_path / "broken.yml", tmp_path / "wrong.yml"
+    broken.write_text("groups: [{name: g, rules: [{alert: A, expr: 'up =='}]}]")
+    wrong.write_text("groups: [{name: g, rules: [{record: 'a:b:c', expr: 'poise_gpu_bussy'}]}]")
+    assert run("check", broken, wrong) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f'{broken}:1, group "g", alert "A": expr: ')
+    assert lines[1].startswith(f'{wrong}:1, group "g", record "a:b:c": no series is called "poise_gpu_bussy"')
+    assert lines[2].startswith("2 files, 1 rule, 0 alerts: 2 problems")
+
+
+@pytest.mark.usefixtures("no_promtool")
+def test_own_rules_may_read_the_shipped_recordings_and_other_exporters_on_request(tmp_path: Path) -> None:
+    own = tmp_path / "own.yml"
+    own.write_text(
+        "groups: [{name: g, rules: [{record: 'a:b:c', expr: 'poise_engine:tokens:rate5m'}, {record: 'a:d:c', expr: node_load1}]}]"
+    )
+    assert run("check", own) == 1
+    assert run("check", "--allow-other-series", own) == 0
+
+
+def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", tmp_path / "none.yml") == 2
+    assert capsys.readouterr().err == f"poise: cannot read {tmp_path}/none.yml: No such file or directory\n"
+    binary = tmp_path / "binary.yml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert run("check", binary) == 1
+    assert "no UTF-8 text" in capsys.readouterr().out
+
+
+def test_promtool_has_the_last_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(promtool, "check_rules", lambda files: Opinion(False, "bad\n"))
+    assert run("check") == 1
+    assert "promtool refuses them:\nbad\n" in capsys.readouterr().out
+
+
+def test_the_list_names_every_alert_with_severity_and_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["NodeGPUUnowned", "warning", "10m"] for line in lines)
+    assert "poise_engine:gpu_imbalance:ratio" in lines
+
+
+def test_files_are_written_as_they_are_with_their_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules", "--output", tmp_path / "new" / "rules") == 0
+    for path in shipped.rule_files():
+        assert (tmp_path / "new" / "rules" / path.name).read_bytes() == path.read_bytes()
+    assert f"rule_files: [{tmp_path}/new/rules/*.yml]" in capsys.readouterr().out
+
+
+def test_a_changed_copy_says_that_it_is_one(tmp_path: Path) -> None:
+    assert run("rules", "--output", tmp_path, "--scale", "0.1", "--runbook-base", "https://r.example", "--without", "Watchdog") == 0
+    assert (tmp_path / "gpu.yml").read_text().startswith("# Written by `poise alerts rules`")
+    alerts = [rule for path in sorted(tmp_path.glob("*.yml")) for rule in load(path).alerts]
+    assert "Watchdog" not in {rule.name for rule in alerts}
+    assert {rule.annotations["runbook_url"] for rule in alerts} >= {"https://r.example/GPULost"}
+
+
+def test_print_shows_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules", "--print") == 0
+    assert "# recording.yml\n# Recording rules: the joined picture" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scale", "3"), "poise: --scale: the factor must be above 0 and at most 1, not 3\n"),
+        (("--without", "GPUGone"), "poise: --without GPUGone: there is no such alert; there are EngineDown"),
+        (("--output", "/dev/null/x"), "poise: cannot write to /dev/null/x: Not a directory\n"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules", *words) == 2
+    assert capsys.readouterr().err.startswith(message)
