@@ -138,9 +138,10 @@ def _pip(environment: Environment, command: Sequence[str], packages: int, enviro
     def line(text: str) -> None:
         nonlocal fetched, unpacking
         words = text.split()
-        if text.startswith("Collecting ") and len(words) > 1:
+        # "Processing" stands for a file that pip finds in a folder.
+        if text.startswith(("Collecting ", "Processing ")) and len(words) > 1:
             fetched += 1
-            note(f"fetching {words[1]}", fraction=FETCHED_SHARE * min(1.0, fetched / packages))
+            note(f"fetching {Path(words[1]).name}", fraction=FETCHED_SHARE * min(1.0, fetched / packages))
         unpacking = unpacking or text.startswith("Installing collected packages")
 
     def tick() -> None:

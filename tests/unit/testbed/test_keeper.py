@@ -44,7 +44,7 @@ def launch(layout: StateLayout, ending: str) -> subprocess.Popen[bytes]:
 def test_everything_ends_when_the_launcher_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     layout = layout_in(tmp_path)
     with launch(layout, "hold") as launcher:
-        assert len(ours(layout)) >= 2
+        wait_until(lambda: len(ours(layout)) == 3, "keeper, server and child")
         launcher.send_signal(number)
         launcher.wait()
         wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
@@ -68,6 +68,6 @@ def test_what_a_killed_launcher_and_a_killed_keeper_left_is_found_by_down(tmp_pa
         processes.send(keeper.identity, signal.SIGKILL)
         launcher.kill()
         launcher.wait()
-    assert len(ours(layout)) >= 2
+    wait_until(lambda: len(ours(layout)) == 2, "server and child")
     teardown.take_down(layout)
     assert ours(layout) == []

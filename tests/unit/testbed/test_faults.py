@@ -1,0 +1,85 @@
+"""The table of faults, and the refusals that need no running server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from poise.testbed import faults, plan
+from poise.testbed.deployment import Deployment
+from poise.testbed.errors import TestbedError
+from poise.testbed.plan import EnginePlan
+from poise.testbed.progress import Progress
+
+from tests.unit.testbed.deployments import layout_in
+from tests.unit.testbed.test_plan import PLAN
+
+RULES = Path("alerts/poise/alerts/rules")
+HEALTHY = EnginePlan("server", 8000, 2, None, ())
+
+
+def deployment(folder: Path, **changes: object) -> Deployment:
+    layout = layout_in(folder)
+    wanted = replace(PLAN, engines=(HEALTHY,), fault=None)
+    plan.write(layout.plan, replace(wanted, **changes))  # type: ignore[arg-type]  # each test gives fields of it
+    return Deployment(layout, os.environ)
+
+
+def apply(target: Deployment, name: str) -> None:
+    faults.apply(target, faults.find(name), Progress("x", [], [], lambda: 0.0))
+
+
+def test_every_fault_names_rules_that_exist() -> None:
+    text = "\n".join(path.read_text() for path in RULES.glob("*.yml"))
+    for fault in faults.FAULTS:
+        for alert in fault.alerts:
+            assert f"alert: {alert}\n" in text, f"{fault.name}: {alert}"
+
+
+def test_the_faults_of_the_issue_are_all_there() -> None:
+    assert [fault.name for fault in faults.FAULTS] == [
+        "one-visible",
+        "one-card",
+        "kill-rank",
+        "rank-gone",
+        "slow-clock",
+        "link-down",
+        "card-lost",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "name", "after"),
+    [(None, "one-visible", "0"), ("2,3", "one-visible", "2"), (None, "one-card", None), ("2,3", "one-card", "2,3")],
+)
+def test_what_an_engine_is_started_with_under_a_fault(visible: str | None, name: str, after: str | None) -> None:
+    changed = faults.changed_engine(replace(HEALTHY, cuda_visible_devices=visible), faults.find(name))
+    assert (changed.tensor_parallel_size, changed.cuda_visible_devices, changed.port) == (1, after, 8000)
+
+
+def test_an_unknown_fault_names_those_that_are_there() -> None:
+    with pytest.raises(TestbedError, match="there is no fault 'gremlin': choose from one-visible, one-card"):
+        faults.find("gremlin")
+
+
+def test_a_second_fault_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="the fault link-down is in force: `poise testbed fault --undo` first"):
+        apply(deployment(tmp_path, fault="link-down"), "one-card")
+
+
+def test_a_fault_of_two_ranks_is_refused_on_one(tmp_path: Path) -> None:
+    target = deployment(tmp_path, engines=(replace(HEALTHY, tensor_parallel_size=1),))
+    with pytest.raises(TestbedError, match="one-visible needs an engine with tensor-parallel size 2 or more"):
+        apply(target, "one-visible")
+
+
+def test_a_fault_of_a_card_is_refused_on_real_ones(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="card-lost can only be shown on simulated cards"):
+        apply(deployment(tmp_path, build="gpu", simulated_cards=0), "card-lost")
+
+
+def test_killing_a_rank_of_a_server_that_is_dead_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="server has no worker that could be killed"):
+        apply(deployment(tmp_path), "kill-rank")

