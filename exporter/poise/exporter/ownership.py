@@ -118,8 +118,8 @@ def _place_by_processes(gpus: Sequence[Gpu], view: _View) -> None:
 def _place_the_rest(view: _View) -> None:
     """Ranks that no process list shows: on visible cards without a list, in CUDA's order.
 
-    In full where the driver gives no lists; where one card is lost or hangs only if there are as many such cards as ranks without a card,
-    so that it can be no other.
+    In full where the driver gives no lists. Where a card is lost or hangs, only if the engine has answered, so that its ranks have their cards,
+    and there are as many such cards as ranks without one, so that it can be no other.
     """
     if view.visible is None or view.world is None:
         return
@@ -128,7 +128,7 @@ def _place_the_rest(view: _View) -> None:
     silent = [card.gpu.uuid for card in view.visible if card.gpu.processes is None and card.gpu.uuid not in view.ranks]
     if view.source is Source.ENVIRONMENT:
         waiting += [None] * (view.world - len(view.ranks) - len(waiting))
-    elif len(waiting) != len(silent):
+    elif view.engine.last_page_at is None or len(waiting) != len(silent):
         return
     for uuid, rank in zip(silent, waiting, strict=False):
         view.ranks[uuid] = [rank] if rank is not None else []

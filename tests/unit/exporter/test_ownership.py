@@ -169,9 +169,14 @@ def test_with_an_unreadable_environment_its_own_cards_are_still_known() -> None:
 
 def test_a_lost_card_stays_with_the_rank_that_can_be_nowhere_else() -> None:
     workers = engine("a", {10: (None, None, 0), 11: (None, None, 1)})
-    (result,) = joined([card(0, (10, 70)), card(1, up=False)], workers).engines
+    gpus = [card(0, (10, 70)), card(1, up=False)]
+    (result,) = joined(gpus, replace(workers, last_page_at=5.0)).engines
     assert uses(result) == [(0, "own", 0), (1, "own", 1)]
     assert result.source == "processes"
+    (loading,) = joined(gpus, workers).engines
+    assert uses(loading) == [(0, "own", 0)]
+    (two,) = joined([*gpus, card(2, up=False)], replace(workers, last_page_at=5.0)).engines
+    assert uses(two) == [(0, "own", 0)]
 
 
 def test_a_lost_card_of_nobody_known_is_not_called_free() -> None:

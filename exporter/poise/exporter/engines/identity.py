@@ -20,6 +20,9 @@ from poise.exporter.snapshot import EngineConfig, EngineIdentity, Role
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).
 KEEP_GONE = 3600.0
 
+#: How long, in seconds, a process waits for a name that another living one has: a server that is started again while the old one still shuts
+#: down takes the name over; one that runs beside it for longer (another network namespace) gets a name with a number.
+CLASH_GRACE = 60.0
 #: Stands between the name and the number of a further process that would have the same name.
 _CLASH = "#"
 
@@ -118,6 +121,7 @@ class Roster:
     is_local: Callable[[str], bool] = is_loopback
     _members: dict[str, Member] = field(default_factory=dict)
     _names: dict[ProcessKey, str] = field(default_factory=dict)
+    _since: dict[ProcessKey, float] = field(default_factory=dict)  # since when a process waits for its name
 
     def __post_init__(self) -> None:
         for spec in self.specs:
@@ -132,7 +136,8 @@ class Roster:
         for key in [key for key in self._names if key not in alive]:
             self._leave(self._names.pop(key), key, now)
         for item in located:
-            self._enter(item)
+            self._enter(item, now)
+        self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}
         expired = [
             name
             for name, member in self._members.items()
@@ -151,38 +156,48 @@ class Roster:
         else:
             self._members[name] = replace(member, found=None, gone_since=now)
 
-    def _enter(self, item: Located) -> None:
+    def _enter(self, item: Located, now: float) -> None:
         found = item.found
         name = self._names.get(found.key)
         if name is None:
-            if item.port is None and not found.config.headless:
+            latched = self._latch(item, now)
+            if latched is None:
                 return
-            spec = self._spec_for(item)
-            name = spec.name if spec is not None else self._free_name(name_of(self.node, item))
-            role, source = role_of(found, spec)
-            deployment = (spec.deployment if spec is not None else "") or name
-            identity = EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv")
-            self._names[found.key] = name
+            identity, spec = latched
+            self._names[found.key] = identity.engine
         else:
             identity, spec = self._members[name].identity, self._members[name].spec
         url, why_no_url = _address(item, spec)
-        self._members[name] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes)
+        self._members[identity.engine] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes)
+
+    def _latch(self, item: Located, now: float) -> tuple[EngineIdentity, EngineSpec | None] | None:
+        """The identity of a process that has none yet; None while its port is unknown or its name is still another's."""
+        if item.port is None and not item.found.config.headless:
+            return None
+        spec = self._spec_for(item)
+        name = spec.name if spec is not None else name_of(self.node, item)
+        member = self._members.get(name)
+        if member is not None and (member.found is not None or (spec is None and member.spec is not None)):
+            if now - self._since.setdefault(item.found.key, now) < CLASH_GRACE:
+                return None
+            name, spec = self._numbered(name), None
+        role, source = role_of(item.found, spec)
+        deployment = (spec.deployment if spec is not None else "") or name
+        return EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv"), spec
 
     def _spec_for(self, item: Located) -> EngineSpec | None:
         """The configured engine that this process is: its URL names this node and the process's port."""
         for spec in self.specs:
             host, port = url_host(spec.url)
-            member = self._members[spec.name]
-            local = self.is_local(host) or host == item.found.config.host
-            if local and port == item.port and item.reachable and member.found is None:
+            if port == item.port and item.reachable and (self.is_local(host) or host == item.found.config.host):
                 return spec
         return None
 
-    def _free_name(self, name: str) -> str:
-        candidate, number = name, 2
-        while (member := self._members.get(candidate)) is not None and (member.found is not None or member.spec is not None):
-            candidate, number = f"{name}{_CLASH}{number}", number + 1
-        return candidate
+    def _numbered(self, name: str) -> str:
+        number = 2
+        while f"{name}{_CLASH}{number}" in self._members:
+            number += 1
+        return f"{name}{_CLASH}{number}"
 
 
 def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:

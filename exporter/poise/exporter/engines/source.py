@@ -165,9 +165,7 @@ class EngineSource:
         """Logs once of each engine that cannot be published yet why that is so."""
         waiting = {item.found.key for item in located} - set(published)
         for key in waiting - self._waiting:
-            _log.warning(
-                "process %d is a vLLM server whose port is not known yet: no flag names it and none of its sockets answers", key.pid
-            )
+            _log.warning("process %d is a vLLM server that is not shown yet: its port is not known, or another server has it", key.pid)
         self._waiting = waiting
 
     def _answers_as_vllm(self, url: str) -> bool:

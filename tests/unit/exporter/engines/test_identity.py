@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import KEEP_GONE, Located, Member, Roster, is_loopback, url_host, url_of
+from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, is_loopback, url_host, url_of
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import Role
@@ -119,11 +119,32 @@ def test_the_same_pid_started_again_is_another_process() -> None:
     assert one(engines.update([producer], 1.0)).identity.role is Role.PREFILL
 
 
-def test_two_servers_that_want_one_port_have_two_names_and_the_second_leaves_no_trace() -> None:
+def test_a_server_started_while_the_old_one_ends_takes_the_name_over() -> None:
     engines = roster()
-    members = engines.update([located(pid=10), located(pid=20)], 0.0)
-    assert [member.identity.engine for member in members] == ["node-a:8000", "node-a:8000#2"]
-    assert [member.identity.engine for member in engines.update([located(pid=10)], 1.0)] == ["node-a:8000"]
+    engines.update([located(pid=10)], 0.0)
+    both = one(engines.update([located(pid=10), located(pid=20)], 10.0))
+    assert both.found is not None
+    assert both.found.key.pid == 10
+    after = one(engines.update([located(pid=20)], 20.0))
+    assert after.found is not None
+    assert (after.identity.engine, after.found.key.pid) == ("node-a:8000", 20)
+
+
+def test_two_servers_that_keep_one_port_have_two_names_and_the_second_leaves_no_trace() -> None:
+    engines = roster()
+    servers = [located(pid=10), located(pid=20, reachable=False), located(pid=30, reachable=False)]
+    assert len(engines.update(servers, 0.0)) == 1
+    assert len(engines.update(servers, CLASH_GRACE - 1)) == 1
+    members = engines.update(servers, CLASH_GRACE)
+    assert [member.identity.engine for member in members] == ["node-a:8000", "node-a:8000#2", "node-a:8000#3"]
+    assert [member.identity.engine for member in engines.update(servers[:1], CLASH_GRACE + 1)] == ["node-a:8000"]
+
+
+def test_a_second_start_that_fails_on_the_port_is_never_shown() -> None:
+    engines = roster()
+    engines.update([located(pid=10)], 0.0)
+    engines.update([located(pid=10), located(pid=20)], 5.0)
+    assert len(engines.update([located(pid=10)], 30.0)) == 1
 
 
 def test_a_configured_engine_is_there_before_anything_is_found_and_for_ever() -> None:
@@ -144,6 +165,15 @@ def test_a_configured_engine_of_this_node_is_its_process() -> None:
         assert (gone.identity.engine, gone.gone_since) == ("qwen", 2 * KEEP_GONE)
         assert one(engines.update([], 9 * KEEP_GONE)).identity.engine == "qwen"
         assert one(engines.update([located(pid=77)], 9 * KEEP_GONE)).identity.engine == "qwen"
+
+
+def test_a_configured_engine_that_restarts_with_overlap_stays_itself() -> None:
+    engines = roster(EngineSpec("qwen", "http://127.0.0.1:8000"))
+    engines.update([located(pid=10)], 0.0)
+    assert one(engines.update([located(pid=10), located(pid=20)], 1.0)).identity.engine == "qwen"
+    after = one(engines.update([located(pid=20)], 2.0))
+    assert after.found is not None
+    assert (after.identity.engine, after.found.key.pid) == ("qwen", 20)
 
 
 def test_a_configured_engine_elsewhere_is_not_a_process_here() -> None:
