@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def _shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Deployment]:
     """Brought up once. If pytest is killed, the deployment's keeper takes it down."""
     before = set(os.listdir("/dev/shm"))
-    deployment = bring_up("tp", tmp_path_factory.mktemp("tp") / "state")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():  # an install of minutes is to be seen
+        deployment = bring_up("tp", tmp_path_factory.mktemp("tp") / "state")
     try:
         yield deployment
     finally:
-        removed = deployment.down(lambda text: print(text, file=sys.__stderr__))
+        removed = deployment.down()
     left = [name for name in sorted(set(os.listdir("/dev/shm")) - before) if name.startswith(("psm_", "vllm_dist_", "sem.mp-"))]
     assert left == [], f"shared memory left behind by {removed}"
     assert not deployment.layout.records.exists()

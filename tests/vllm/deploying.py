@@ -27,8 +27,7 @@ def request_for(shape: str, state: Path, watched: bool = True) -> Request:
 
 
 def progress_of(title: str, steps: list[str]) -> Progress:
-    """On the real stderr: an install of minutes is to be seen although pytest captures output."""
-    sink = TerminalSink(sys.__stderr__ or sys.stderr, lambda: 100, time.monotonic)
+    sink = TerminalSink(sys.stderr, lambda: 100, time.monotonic)
     return Progress(title, steps, [sink], time.monotonic)
 
 

@@ -96,7 +96,7 @@ def test_load_keeps_both_cards_busy_and_is_what_the_servers_own_page_counts(tp: 
         assert total(after, name) - total(before, name) == count
     for card in (0, 1):
         shares = sorted(percents[card] for percents in seen)
-        assert shares[len(shares) // 2] > 50, f"card {card} under load: {shares}"
+        assert shares[len(shares) // 2] > 35, f"card {card} under load: {shares}"
     wait_until(
         lambda: all(gpu._card.links[0].payload_tx_bytes > sent for gpu, sent in zip(node.gpus, sent_before, strict=True)),
         "all-reduce traffic on NVLink",
