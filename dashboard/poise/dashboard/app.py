@@ -31,13 +31,24 @@ FOREVER = "public, max-age=31536000, immutable"
 Result = TypeVar("Result")
 
 
-def create_app(live: Live, *, root_path: str = "", allowed_hosts: frozenset[str] | None = None, texts: Texts = ENGLISH) -> FastAPI:
-    """The application over `live`, which somebody else runs. `root_path` is the prefix under which a proxy shows it ("/poise")."""
+def create_app(
+    live: Live,
+    *,
+    root_path: str = "",
+    allowed_hosts: frozenset[str] | None = None,
+    texts: Texts = ENGLISH,
+    heartbeat: float = HEARTBEAT,
+) -> FastAPI:
+    """The application over `live`, which somebody else runs.
+
+    `root_path` is the prefix under which a proxy shows it ("/poise"); `allowed_hosts` are the Host names that it answers to, None for
+    any; `heartbeat` in seconds is the longest silence of a stream.
+    """
     root_path = root_path.rstrip("/")
     # No interactive API page: it loads its scripts from another host.
     app = FastAPI(title="Poise", docs_url=None, redoc_url=None, openapi_url=None)
     static = assets.load()
-    site = _Site(live, Renderer(texts, static, root_path), texts)
+    site = _Site(live, Renderer(texts, static, root_path, heartbeat), texts, heartbeat)
 
     app.add_middleware(_BelowPrefix, prefix=root_path)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
@@ -103,7 +114,8 @@ class _BelowPrefix:
 class _Site:
     """The pages of one `Live`; the fragment is rendered once per state, however many tabs wait for it."""
 
-    def __init__(self, live: Live, renderer: Renderer, texts: Texts) -> None:
+    def __init__(self, live: Live, renderer: Renderer, texts: Texts, heartbeat: float) -> None:
+        self._heartbeat = heartbeat
         self._live = live
         self._renderer = renderer
         self._texts = texts
@@ -127,7 +139,7 @@ class _Site:
         """The stream: unnamed messages hold the fragment, "heartbeat" shows that the stream lives."""
         with self._live.metrics.streams.track_inprogress():
             yield "retry: 1000\n\n"
-            async for version in self._live.versions(seen, HEARTBEAT):
+            async for version in self._live.versions(seen, self._heartbeat):
                 yield _message(version, self.fragment()) if version else "event: heartbeat\ndata:\n\n"
 
     def _timed(self, build: Callable[[], Result]) -> Result:

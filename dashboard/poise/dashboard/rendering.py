@@ -14,9 +14,9 @@ from poise.dashboard.texts import Texts
 
 
 class Renderer:
-    """Renders pages below `root_path` (the prefix of a proxy, without a slash at its end)."""
+    """Renders pages below `root_path` (the prefix of a proxy, without a slash at its end), whose streams break silence every `heartbeat` s."""
 
-    def __init__(self, texts: Texts, assets: Mapping[str, Asset], root_path: str = "") -> None:
+    def __init__(self, texts: Texts, assets: Mapping[str, Asset], root_path: str, heartbeat: float) -> None:
         environment = Environment(
             loader=PackageLoader("poise.dashboard", "templates"),
             autoescape=True,
@@ -26,10 +26,14 @@ class Renderer:
         )
         environment.globals["t"] = texts
         environment.globals["root"] = root_path
+        environment.globals["heartbeat_ms"] = round(heartbeat * 1000)
         environment.globals["spark_width"] = sparkline.WIDTH
         environment.globals["spark_height"] = sparkline.HEIGHT
         environment.globals["asset"] = {name: f"{root_path}/static/{name}?v={asset.digest}" for name, asset in assets.items()}
         environment.filters["share"] = _share
+        # Compiled now, so that neither the first visitor waits nor a broken template is found only when its part is shown.
+        for name in environment.list_templates():
+            environment.get_template(name)
         self._page = environment.get_template("overview.html")
         self._fragment = environment.get_template("fragment.html")
 

@@ -77,7 +77,7 @@ def parsed(html: str) -> Reader:
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    return Renderer(ENGLISH, assets.load(), "/poise")
+    return Renderer(ENGLISH, assets.load(), "/poise", 10.0)
 
 
 @pytest.mark.parametrize("name", PAGES)

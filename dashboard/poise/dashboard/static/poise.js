@@ -2,10 +2,10 @@
 // htmx's SSE extension closes the stream while the tab is hidden, reopens it, and swaps what arrives into #live.
 "use strict";
 (() => {
-  const HEARTBEAT = 10_000; // what the server promises, app.py
-  const SILENCE = 2.5 * HEARTBEAT;
-  const REOPEN = 3_000;
   const live = document.getElementById("live");
+  const heartbeat = Number(live.dataset.heartbeat); // milliseconds: the longest silence that the server allows itself
+  const silence = 2.5 * heartbeat;
+  const reopenAfter = 3_000;
   const notice = document.getElementById("connection");
   const lostText = notice.textContent;
   let heard = Date.now();
@@ -20,7 +20,7 @@
 
   const reopen = () => {
     opened = false;
-    setTimeout(open, REOPEN);
+    setTimeout(open, reopenAfter);
   };
 
   const alive = () => {
@@ -41,7 +41,7 @@
     if (asking) return;
     asking = true;
     try {
-      const answer = await fetch(live.dataset.fragment, { signal: AbortSignal.timeout(HEARTBEAT) });
+      const answer = await fetch(live.dataset.fragment, { signal: AbortSignal.timeout(heartbeat) });
       if (!answer.ok) throw new Error(String(answer.status));
       const text = await answer.text();
       await htmx.swap({ text, target: live, sourceElement: live, swap: "innerMorph" });
@@ -65,8 +65,8 @@
     open();
   });
   setInterval(() => {
-    if (!document.hidden && Date.now() - heard > SILENCE) ask();
-  }, HEARTBEAT);
+    if (!document.hidden && Date.now() - heard > silence) ask();
+  }, heartbeat);
   // htmx sets its own elements up on DOMContentLoaded, and this file is deferred behind it.
   setTimeout(open);
 })();
