@@ -7,9 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from poise.testbed.nvml.node import SimulatedNode
 
 from tests.simulated import Simulation, simulation
+
+
+# An example may take as long as it takes: the machine may be slow or busy with other tests.
+settings.register_profile("poise", deadline=None)
+settings.load_profile("poise")
 
 
 @pytest.fixture

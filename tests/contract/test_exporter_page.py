@@ -6,9 +6,9 @@ import shutil
 import subprocess
 
 import pytest
-
 from poise.exporter.checks.runner import Runner
 from poise.exporter.exposition import Build, Exposition, library_collectors
+
 from tests.full_node import page_engine, snapshot_of
 from tests.simulated_cards import START, bench
 
