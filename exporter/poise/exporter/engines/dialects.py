@@ -26,6 +26,8 @@ OLDEST: Version = (0, 11)
 LABEL_LIMIT = 256
 #: Most samples that one page may become; a data-parallel rank of vLLM 0.32 gives about 300, of which 250 are buckets.
 SAMPLES_LIMIT = 20_000
+#: Most pairs of model and data-parallel rank on one page; real ones have one model and some tens of ranks.
+RANKS_LIMIT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,8 @@ def read_page(samples: Samples, version: str, scraped_at: float, duration: float
         missing.append(m.ENGINE_KV_CACHE_CAPACITY.name)
     if _PROCESS_START not in samples:
         missing.extend(metric.name for metric in _UNRELIABLE_WITH_SEVERAL_SERVERS if metric.name not in missing)
+    if len(ranks) > RANKS_LIMIT:
+        raise PageError(f"the page has more than {RANKS_LIMIT} models and data-parallel ranks")
     if sum(_samples(rank) for rank in ranks.values()) > SAMPLES_LIMIT:
         raise PageError(f"the page would give more than {SAMPLES_LIMIT} samples")
     work = tuple(Work(model, dp_rank, rank.readings, rank.histograms) for (model, dp_rank), rank in sorted(ranks.items(), key=_rank_order))

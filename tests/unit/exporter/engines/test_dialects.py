@@ -208,10 +208,15 @@ def test_a_page_of_something_else_is_refused(page: str) -> None:
         read(page)
 
 
-def test_a_page_that_would_give_too_many_samples_is_refused() -> None:
-    page = "".join(f'vllm:num_requests_running{{engine="0",model_name="m{number}"}} 1\n' for number in range(dialects.SAMPLES_LIMIT + 1))
+def test_a_page_that_would_give_too_many_series_is_refused() -> None:
+    models = "".join(f'vllm:num_requests_running{{engine="0",model_name="m{number}"}} 1\n' for number in range(dialects.RANKS_LIMIT + 1))
+    with pytest.raises(PageError, match="more than 256 models"):
+        read(models)
+    reasons = "".join(
+        f'vllm:request_success_total{{engine="0",finished_reason="r{number}"}} 1\n' for number in range(dialects.SAMPLES_LIMIT + 1)
+    )
     with pytest.raises(PageError, match="more than 20000 samples"):
-        read(page)
+        read(reasons)
 
 
 def test_statuses_that_are_not_grouped_are() -> None:
