@@ -31,7 +31,6 @@ from poise.testbed.nvml.codes import (
 )
 from poise.testbed.nvml.mapping import StateFile
 from poise.testbed.nvml.state import (
-    MAX_FIELDS,
     MAX_GPM_METRICS,
     MAX_PROCESSES,
     NO_INSTANCE,
@@ -41,13 +40,17 @@ from poise.testbed.nvml.state import (
     LinkStruct,
     functions,
 )
-
-PERCENT = 100
-MILLI = 1_000
-MICRO = 1_000_000
-NANO = 1_000_000_000
-MEGAHERTZ = 1_000_000
-KILOBYTE = 1_000  # nvmlDeviceGetPcieThroughput counts KB/s
+from poise.testbed.nvml.units import (
+    KILOBYTE,
+    MEGAHERTZ,
+    MICRO,
+    MILLI,
+    NANO,
+    clock_named,
+    field_number,
+    percent,
+    scaled,
+)
 
 # An NVLink packet carries 128 to 256 bytes behind one or two 16-byte flits: a sixteenth is what bulk transfers cost.
 NVLINK_HEADER_SHARE = 1 / 16
@@ -138,9 +141,9 @@ class SimulatedGPU:
     def set_utilization(self, ratio: float, memory: float | None = None) -> None:
         """Share of time with a kernel running, and with the memory interface active (unchanged when None)."""
         with self.changing() as card:
-            card.gpu_percent = _percent("utilization", ratio)
+            card.gpu_percent = percent("utilization", ratio)
             if memory is not None:
-                card.memory_percent = _percent("memory utilization", memory)
+                card.memory_percent = percent("memory utilization", memory)
 
     def set_engine_utilization(
         self,
@@ -153,11 +156,11 @@ class SimulatedGPU:
         with self.changing() as card:
             for member, ratio in (("encoder", encoder), ("decoder", decoder), ("jpeg", jpeg), ("ofa", ofa)):
                 if ratio is not None:
-                    setattr(card, f"{member}_percent", _percent(member, ratio))
+                    setattr(card, f"{member}_percent", percent(member, ratio))
 
     def push_utilization(self, ratio: float, at: float) -> None:
         """One sample of the driver's utilization ring, taken at `at` (seconds since 1970)."""
-        self.push_sample(SampleKind.GPU_UTILIZATION, _percent("utilization", ratio), at)
+        self.push_sample(SampleKind.GPU_UTILIZATION, percent("utilization", ratio), at)
 
     def push_sample(self, kind: SampleKind, value: int, at: float) -> None:
         """One sample of any ring: percent, mW or MHz by kind. The oldest of SAMPLES_KEPT goes."""
@@ -203,17 +206,17 @@ class SimulatedGPU:
     def set_power(self, watts: float, instant: float | None = None) -> None:
         """Average power, and the instantaneous one (the same unless given)."""
         with self.changing() as card:
-            card.power_mw = _scaled("power", watts, MILLI)
-            card.power_instant_mw = _scaled("power", watts if instant is None else instant, MILLI)
+            card.power_mw = scaled("power", watts, MILLI)
+            card.power_instant_mw = scaled("power", watts if instant is None else instant, MILLI)
 
     def add_energy(self, joules: float) -> None:
         with self.changing() as card:
-            card.energy_mj += _scaled("energy", joules, MILLI)
+            card.energy_mj += scaled("energy", joules, MILLI)
 
     def set_power_limit(self, watts: float) -> None:
         """Requested and enforced limit."""
         with self.changing() as card:
-            card.limit_requested_mw = card.limit_enforced_mw = _scaled("power limit", watts, MILLI)
+            card.limit_requested_mw = card.limit_enforced_mw = scaled("power limit", watts, MILLI)
 
     def set_temperature(self, celsius: int, memory: int | None = None, hotspot: int | None = None) -> None:
         """Core temperature; the margin to the slowdown threshold follows. Memory and hot spot are unchanged when None."""
@@ -237,18 +240,18 @@ class SimulatedGPU:
     def set_fans(self, count: int, ratio: float = 0.0) -> None:
         """No fan makes the calls about fans not supported."""
         with self.changing() as card:
-            card.fan_count, card.fan_percent = count, _percent("fan speed", ratio)
+            card.fan_count, card.fan_percent = count, percent("fan speed", ratio)
 
     # ---- clocks ---------------------------------------------------------------------------------------------------
 
     def set_clock(self, clock: str, hertz: float) -> None:
         """`clock` is graphics, sm, memory or video."""
         with self.changing() as card:
-            card.clock_mhz[_clock(clock)] = _scaled("clock", hertz, 1 / MEGAHERTZ)
+            card.clock_mhz[clock_named(clock)] = scaled("clock", hertz, 1 / MEGAHERTZ)
 
     def clock_max(self, clock: str) -> int:
         """Hertz."""
-        return int(self._card.clock_max_mhz[_clock(clock)]) * MEGAHERTZ
+        return int(self._card.clock_max_mhz[clock_named(clock)]) * MEGAHERTZ
 
     def set_performance_state(self, state: int) -> None:
         """0 (fastest) to 15; 32 is unknown."""
@@ -270,12 +273,12 @@ class SimulatedGPU:
     def add_policy_time(self, policy: Policy, seconds: float) -> None:
         """Time counters of fields 74 to 81 and of nvmlDeviceGetViolationStatus."""
         with self.changing() as card:
-            card.policy_ns[policy] += _scaled("time", seconds, NANO)
+            card.policy_ns[policy] += scaled("time", seconds, NANO)
 
     def add_reason_time(self, reason: ReasonTime, seconds: float) -> None:
         """Time counters that drivers have since 575."""
         with self.changing() as card:
-            card.reason_ns[reason] += _scaled("time", seconds, NANO)
+            card.reason_ns[reason] += scaled("time", seconds, NANO)
 
     # ---- PCIe -----------------------------------------------------------------------------------------------------
 
@@ -290,8 +293,8 @@ class SimulatedGPU:
     def set_pcie_throughput(self, *, tx: float, rx: float) -> None:
         """Bytes per second from and to the card, as nvmlDeviceGetPcieThroughput measures them."""
         with self.changing() as card:
-            card.pcie_tx_kb_per_s = _scaled("PCIe tx", tx, 1 / KILOBYTE)
-            card.pcie_rx_kb_per_s = _scaled("PCIe rx", rx, 1 / KILOBYTE)
+            card.pcie_tx_kb_per_s = scaled("PCIe tx", tx, 1 / KILOBYTE)
+            card.pcie_rx_kb_per_s = scaled("PCIe rx", rx, 1 / KILOBYTE)
 
     def add_pcie_bytes(self, *, tx: int = 0, rx: int = 0) -> None:
         """Byte counters; the driver's fields show their low 32 bits."""
@@ -362,10 +365,10 @@ class SimulatedGPU:
                 entry.used_memory_bytes = NOT_AVAILABLE if process.memory_bytes is None else process.memory_bytes
                 entry.gpu_instance = NO_INSTANCE if process.gpu_instance is None else process.gpu_instance
                 entry.compute_instance = NO_INSTANCE if process.compute_instance is None else process.compute_instance
-                entry.sm_percent = _percent("SM share", process.sm_ratio or 0.0)
-                entry.memory_percent = _percent("memory share", process.memory_ratio)
-                entry.encoder_percent = _percent("encoder share", process.encoder_ratio)
-                entry.decoder_percent = _percent("decoder share", process.decoder_ratio)
+                entry.sm_percent = percent("SM share", process.sm_ratio or 0.0)
+                entry.memory_percent = percent("memory share", process.memory_ratio)
+                entry.encoder_percent = percent("encoder share", process.encoder_ratio)
+                entry.decoder_percent = percent("decoder share", process.decoder_ratio)
                 entry.utilization_at_us = 0 if process.sm_ratio is None else sampled_us
             card.process_count = len(processes)
 
@@ -440,36 +443,11 @@ class SimulatedGPU:
     def refuse_field(self, field: int, code: ReturnCode | None) -> None:
         """The same for one field id of nvmlDeviceGetFieldValues."""
         with self.changing() as card:
-            card.field_refusal[_field(field)] = code or 0
+            card.field_refusal[field_number(field)] = code or 0
 
     def set_field(self, field: int, bits: int, value_type: int) -> None:
         """A field that nothing else of the card stands behind, e.g. FEC histories (235 to 250); nvmlValueType_t tells how
         the 64 bits are read."""
         with self.changing() as card:
-            raw = card.raw_fields[_field(field)]
+            raw = card.raw_fields[field_number(field)]
             raw.given, raw.value_type, raw.bits = 1, value_type, bits
-
-
-def _percent(what: str, ratio: float) -> int:
-    if not 0.0 <= ratio <= 1.0:
-        raise ValueError(f"{what} {ratio:g} is outside 0 to 1")
-    return round(ratio * PERCENT)
-
-
-def _scaled(what: str, value: float, factor: float) -> int:
-    if not value >= 0:
-        raise ValueError(f"{what} {value:g} is negative")
-    return round(value * factor)
-
-
-def _clock(name: str) -> Clock:
-    try:
-        return Clock[name.upper()]
-    except KeyError:
-        raise ValueError(f"clock {name!r} is not one of {', '.join(c.name.lower() for c in Clock)}") from None
-
-
-def _field(field: int) -> int:
-    if not 0 < field < MAX_FIELDS:
-        raise ValueError(f"field id {field} is outside 1 to {MAX_FIELDS - 1}")
-    return field

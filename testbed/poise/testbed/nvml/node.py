@@ -15,12 +15,13 @@ from typing import Self
 
 from poise.testbed.nvml import injection, library
 from poise.testbed.nvml.codes import EventType, ReturnCode
-from poise.testbed.nvml.gpu import MICRO, SimulatedGPU
+from poise.testbed.nvml.gpu import SimulatedGPU
 from poise.testbed.nvml.injection import Injection
 from poise.testbed.nvml.mapping import StateFile
 from poise.testbed.nvml.profiles import Profile, load
 from poise.testbed.nvml.provision import write_driver, write_profile
 from poise.testbed.nvml.state import MAX_EVENTS, NO_INSTANCE, new_state
+from poise.testbed.nvml.units import MICRO
 
 
 class SimulatedNode:

@@ -6,10 +6,12 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from poise.testbed.nvml.codes import ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
+from poise.testbed.nvml.profiles import PROFILES
 
 from tests.simulated import Simulation
 from tests.unit.testbed.nvml.readings import field_number
@@ -260,3 +262,20 @@ def test_the_soname_resolves_to_a_library_opened_by_its_path(make_node: Callable
     code = f"import ctypes; ctypes.CDLL({library!r}, ctypes.RTLD_GLOBAL)\nimport pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "2\n"
+
+
+def test_driver_470_lacks_memory_v2_and_process_lists_v3(tmp_path: Path, simulate: Callable[[str], Simulation]) -> None:
+    profile = tmp_path / "driver470.toml"
+    profile.write_text((PROFILES / "driver535.toml").read_text(encoding="utf-8").replace("535.183.01", "470.256.02"), encoding="utf-8")
+    n = simulate(str(profile)).pynvml
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(n.NVMLError_FunctionNotFound):
+        n.nvmlDeviceGetMemoryInfo(handle, version=n.nvmlMemory_v2)
+    assert n.nvmlDeviceGetMemoryInfo(handle).total == 85899345920
+    with pytest.raises(n.NVMLLibraryMismatchError):
+        n.nvmlDeviceGetComputeRunningProcesses(handle)
+    assert n.nvmlDeviceGetComputeRunningProcesses_v2(handle) == []
+    with pytest.raises(n.NVMLError_FunctionNotFound):
+        n.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    assert n.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == 1
