@@ -1,4 +1,4 @@
-"""A browser for the whole run, and for each test a tab that fails it on console errors and on requests that leave the host."""
+"""A browser, and for each test a tab that fails it on console errors and on requests that leave the host."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, one for all tests."""
+    """Debian's Chromium, one per module: while it runs, its event loop keeps other tests of this thread from having one."""
     if not Path(CHROMIUM).exists():
         pytest.fail("chromium is not installed: apt-get install -y --no-install-recommends chromium")
     with sync_playwright() as playwright:

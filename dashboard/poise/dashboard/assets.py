@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-#: URL name → (file below static/, content type).
-FILES: Mapping[str, tuple[str, str]] = {
-    "poise.css": ("poise.css", "text/css; charset=utf-8"),
-    "poise.js": ("poise.js", "text/javascript; charset=utf-8"),
-    "favicon.svg": ("favicon.svg", "image/svg+xml"),
-    "htmx.js": ("vendor/htmx-4.0.1.min.js", "text/javascript; charset=utf-8"),
-    "hx-sse.js": ("vendor/hx-sse-4.0.1.min.js", "text/javascript; charset=utf-8"),
-    "inter.woff2": ("vendor/inter-5.3.0-latin.woff2", "font/woff2"),
+#: URL name → (files below static/, joined; content type). htmx and its extension are one file, because htmx sets the page up as soon as
+#: it can, and an extension that arrives later is not asked.
+FILES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "poise.css": (("poise.css",), "text/css; charset=utf-8"),
+    "poise.js": (("poise.js",), "text/javascript; charset=utf-8"),
+    "favicon.svg": (("favicon.svg",), "image/svg+xml"),
+    "htmx.js": (("vendor/htmx-4.0.1.min.js", "vendor/hx-sse-4.0.1.min.js"), "text/javascript; charset=utf-8"),
+    "inter.woff2": (("vendor/inter-5.3.0-latin.woff2",), "font/woff2"),
 }
 
 
@@ -37,8 +37,8 @@ def load() -> dict[str, Asset]:
     root = files("poise.dashboard") / "static"
     found: dict[str, Asset] = {}
     # The style sheet comes last: it names the font by its hash, as the page does, so that a browser fetches it once.
-    for name, (path, content_type) in sorted(FILES.items(), key=lambda item: item[0].endswith(".css")):
-        body = (root / path).read_bytes()
+    for name, (paths, content_type) in sorted(FILES.items(), key=lambda item: item[0].endswith(".css")):
+        body = b";\n".join((root / path).read_bytes() for path in paths)
         if name.endswith(".css"):
             body = body.replace(b"inter.woff2", f"inter.woff2?v={found['inter.woff2'].digest}".encode())
         packed = gzip.compress(body, 9, mtime=0)

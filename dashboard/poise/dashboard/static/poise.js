@@ -67,6 +67,6 @@
   setInterval(() => {
     if (!document.hidden && Date.now() - heard > silence) ask();
   }, heartbeat);
-  // htmx sets its own elements up on DOMContentLoaded, and this file is deferred behind it.
+  // htmx sets its elements up in a task that it queued when it was loaded, before this file: the next one comes behind it.
   setTimeout(open);
 })();
