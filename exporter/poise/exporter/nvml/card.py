@@ -7,7 +7,7 @@ by name and no thread.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -79,21 +79,25 @@ class Card:
         return cast(State, self._memory.kept.setdefault(key, make()))
 
 
-@dataclass(slots=True)
 class Tick:
-    """One run of one collector on one card: what it read, what it could not and why.
+    """One run of the collectors of one interval on one card: what they read, what they could not and why.
 
     `now` is monotonic seconds. A call that fails puts the reason on the metrics that it would have fed; a refusal (not supported, no
-    permission, unknown to this driver) is an answer, everything else is also an `error` of the run.
+    permission, unknown to this driver) is an answer, everything else is also an `error` of the collector that runs.
     """
 
-    now: float
-    readings: dict[Metric, Mapping[Labels, float]] = field(default_factory=dict)
-    absent: dict[Metric, Reason] = field(default_factory=dict)
-    processes: tuple[GpuProcess, ...] | None = None
-    identity: GpuIdentity | None = None
-    answered: bool = False
-    error: str = ""
+    __slots__ = ("absent", "answered", "error", "identity", "now", "processes", "readings")
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.readings: dict[Metric, Mapping[Labels, float]] = {}
+        self.absent: dict[Metric, Reason] = {}
+        self.processes: tuple[GpuProcess, ...] | None = None
+        self.identity: GpuIdentity | None = None
+        #: Whether the driver answered anything, if only with a refusal.
+        self.answered = False
+        #: What went wrong in the collector that is running; the reader clears it between two.
+        self.error = ""
 
     def ask(self, call: Call, *metrics: Metric) -> bool:
         """Runs a call; True when it succeeded, else the metrics are marked absent.
@@ -101,13 +105,15 @@ class Tick:
         Raises:
             NvmlFailure: the card is lost or the driver is gone.
         """
-        remembered = call.refusal
-        code = call.run()
-        if code == SUCCESS:
-            self.answered = True
-            return True
-        if code in REFUSALS and not remembered:
-            self.answered = True
+        code = call.refusal
+        if not code:
+            code = call.function(*call.arguments)
+            if code == SUCCESS:
+                self.answered = True
+                return True
+            if code in REFUSALS:
+                call.refusal = code
+                self.answered = True
         self.refuse(code, call.name, *metrics)
         return False
 
@@ -134,9 +140,9 @@ class Tick:
         if values:
             self.readings[metric] = values
 
-    def put_fields(self, batch: FieldBatch, metric: Metric, places: Iterable[tuple[Labels, int]], scale: float = 1) -> None:
-        """The values of fields, one per label tuple, times `scale`. The metric is absent only when no field gave a value."""
-        values, refusal = batch.gather(places, scale)
+    def put_fields(self, batch: FieldBatch, metric: Metric, keys: Sequence[Labels], first: int, scale: float = 1) -> None:
+        """The values of the fields from place `first` on, one per label tuple, times `scale`; absent only when no field gave one."""
+        values, refusal = batch.gather(keys, first, scale)
         if values:
             self.answered = True
             self.readings[metric] = values

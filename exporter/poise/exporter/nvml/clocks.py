@@ -7,6 +7,8 @@ count are integrated from the mask at each tick, which misses what is shorter.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
+from functools import lru_cache
 
 import pynvml
 from poise.exporter.metrics import (
@@ -67,6 +69,18 @@ def counter_fields(driver: tuple[int, ...]) -> dict[str, int]:
     return fields
 
 
+@lru_cache(maxsize=64)
+def reasons_in(mask: int) -> tuple[str, ...]:
+    """The labels of the reasons that a mask names."""
+    return tuple(reason for reason, bit in REASONS.items() if mask & bit)
+
+
+@lru_cache(maxsize=64)
+def _events(mask: int) -> Mapping[Labels, float]:
+    """The state of every reason. Masks repeat, so their (never changed) results do."""
+    return {(reason,): float(bool(mask & bit)) for reason, bit in REASONS.items()}
+
+
 class EventMeter:
     """Seconds per reason, integrated from masks. Times are monotonic seconds."""
 
@@ -79,9 +93,8 @@ class EventMeter:
         elapsed = 0.0 if self._last is None else now - self._last
         self._last = now
         if 0 < elapsed <= longest_gap:
-            for reason, bit in REASONS.items():
-                if mask & bit:
-                    self.seconds[reason] += elapsed
+            for reason in reasons_in(mask):
+                self.seconds[reason] += elapsed
 
 
 def prepare(card: Card, fields: FieldBatch) -> Read:
@@ -95,7 +108,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
     state = ctypes.c_int()
     get_state = card.call("nvmlDeviceGetPerformanceState", ctypes.byref(state))
     places = {reason: fields.add(field_id) for reason, field_id in counter_fields(card.driver_version).items()}
-    uncounted = set(REASONS) - set(places)
+    uncounted = [reason for reason in REASONS if reason not in places]
     meter = card.keep("clocks", EventMeter)
     longest_gap = 3 * card.interval
     labels: dict[str, Labels] = {reason: (reason,) for reason in REASONS}
@@ -110,18 +123,18 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
     def read_seconds(tick: Tick, mask_known: bool) -> None:
         seconds: dict[Labels, float] = {}
         refusal = SUCCESS
-        for reason, place in places.items():
+        for reason, place in tuple(places.items()):
             code = fields.code(place)
             if code == SUCCESS:
                 seconds[labels[reason]] = fields.value(place) * _NANO
             elif code in REFUSALS:
-                uncounted.add(reason)
+                uncounted.append(reason)
+                del places[reason]
             else:
                 refusal = code
         if mask_known:
-            for reason in labels:
-                if reason in uncounted:
-                    seconds.setdefault(labels[reason], meter.seconds[reason])
+            for reason in uncounted:
+                seconds.setdefault(labels[reason], meter.seconds[reason])
         tick.put(GPU_CLOCKS_EVENT_SECONDS, seconds)
         if refusal:
             tick.refuse(refusal, "nvmlDeviceGetFieldValues", *(() if seconds else (GPU_CLOCKS_EVENT_SECONDS,)))
@@ -138,7 +151,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         mask_known = tick.ask(get_mask, GPU_CLOCKS_EVENT)
         if mask_known:
             now = mask.value
-            tick.put(GPU_CLOCKS_EVENT, {labels[reason]: float(bool(now & bit)) for reason, bit in REASONS.items()})
+            tick.put(GPU_CLOCKS_EVENT, _events(now))
             meter.advance(tick.now, now, longest_gap)
         read_seconds(tick, mask_known)
 

@@ -125,19 +125,19 @@ class Library:
 class Call:
     """One driver call with its arguments made once. A refusal is remembered: the driver is not asked again by this object."""
 
-    __slots__ = ("_arguments", "_function", "name", "refusal")
+    __slots__ = ("arguments", "function", "name", "refusal")
 
     def __init__(self, name: str, function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
         self.name = name
-        self._function = function
-        self._arguments = arguments
+        self.function = function
+        self.arguments = arguments
         self.refusal = FUNCTION_NOT_FOUND if function is _missing else SUCCESS
 
     def run(self) -> int:
         """The nvmlReturn_t of the call, or of the refusal that it met before."""
         if self.refusal:
             return self.refusal
-        code = self._function(*self._arguments)
+        code = self.function(*self.arguments)
         if code in REFUSALS:
             self.refusal = code
         return code

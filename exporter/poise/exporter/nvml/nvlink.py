@@ -73,24 +73,27 @@ def prepare_traffic(card: Card, fields: FieldBatch) -> Read:
     blackwell = architecture_of(card) >= _BLACKWELL
     directions = ((GPU_NVLINK_TX, GPU_NVLINK_TOTAL_TX, _DATA_TX, _BYTES_TX), (GPU_NVLINK_RX, GPU_NVLINK_TOTAL_RX, _DATA_RX, _BYTES_RX))
     metrics = tuple(metric for direction in directions for metric in direction[:2])
-    places: list[tuple[list[tuple[Labels, int]], int, int | None]] = []
+    keys: list[Labels] = []
+    places: list[tuple[int, int, int | None]] = []
 
     def find() -> bool:
         if places:
             return True
         if not links.find():
             return False
+        keys.extend((str(link),) for link in range(links.count))
         for _, _, kibibytes, whole_bytes in directions:
-            per_link: list[tuple[Labels, int]] = [((str(link),), fields.add(kibibytes, link)) for link in range(links.count)]
-            places.append((per_link, fields.add(kibibytes, ALL_LINKS), fields.add(whole_bytes, ALL_LINKS) if blackwell else None))
+            # The links' fields stand in a row, so that one slice reads them.
+            first = min([fields.add(kibibytes, link) for link in range(links.count)])
+            places.append((first, fields.add(kibibytes, ALL_LINKS), fields.add(whole_bytes, ALL_LINKS) if blackwell else None))
         return True
 
     def read(tick: Tick) -> None:
         if not find():
             tick.refuse(links.code, "NVML_FI_DEV_NVLINK_LINK_COUNT", *metrics)
             return
-        for (per_link_metric, total_metric, _, _), (per_link, total, bytes_total) in zip(directions, places, strict=True):
-            tick.put_fields(fields, per_link_metric, per_link, _KIBI)
+        for (per_link_metric, total_metric, _, _), (first, total, bytes_total) in zip(directions, places, strict=True):
+            tick.put_fields(fields, per_link_metric, keys, first, _KIBI)
             if fields.code(total) == SUCCESS:
                 tick.set(total_metric, fields.value(total) * _KIBI)
             elif bytes_total is not None and fields.code(bytes_total) == SUCCESS:
@@ -115,13 +118,15 @@ def prepare_state(card: Card, fields: FieldBatch) -> Read:
     active = ctypes.c_int()
     kind = ctypes.c_int()
     pci = pynvml.nvmlPciInfo_t()
-    speeds: list[tuple[Labels, int]] = []
+    keys: list[Labels] = []
+    speeds: list[int] = []
 
     def find() -> bool:
         if not links.find():
             return False
         if not speeds:
-            speeds.extend(((str(link),), fields.add(_SPEED, link)) for link in range(links.count))
+            keys.extend((str(link),) for link in range(links.count))
+            speeds.extend(fields.add(_SPEED, link) for link in range(links.count))
         return True
 
     def read_peer(link: int) -> None:
@@ -145,14 +150,14 @@ def prepare_state(card: Card, fields: FieldBatch) -> Read:
             code = get_state(card.handle, ctypes.c_uint(link), ctypes.byref(active))
             if code == SUCCESS:
                 tick.answered = True
-                states[(str(link),)] = float(active.value == pynvml.NVML_FEATURE_ENABLED)
+                states[keys[link]] = float(active.value == pynvml.NVML_FEATURE_ENABLED)
             elif code in LOST or not states:
                 tick.refuse(code, "nvmlDeviceGetNvLinkState", GPU_NVLINK_UP)
             read_peer(link)
         if states:
             tick.absent.pop(GPU_NVLINK_UP, None)
         tick.put(GPU_NVLINK_UP, states)
-        tick.put_fields(fields, GPU_NVLINK_BANDWIDTH, speeds, _MEGA)
+        tick.put_fields(fields, GPU_NVLINK_BANDWIDTH, keys, speeds[0], _MEGA)
         # A link that is down has no speed; some drivers refuse the field then, some say 0.
         bandwidth = tick.readings.get(GPU_NVLINK_BANDWIDTH, {})
         tick.readings[GPU_NVLINK_BANDWIDTH] = {labels: speed for labels, speed in bandwidth.items() if speed > 0}

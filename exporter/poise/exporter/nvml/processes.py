@@ -62,7 +62,7 @@ class _List:
 
 def prepare(card: Card, fields: FieldBatch) -> Read:
     """The compute list decides whether anything is known; graphics and MPS lists add to it where the driver has them."""
-    lists = [
+    compute, *others = [
         _List(card.library.function(f"{name}_v3", f"{name}_v2"), card.handle, name)
         for name in (
             "nvmlDeviceGetComputeRunningProcesses",
@@ -73,13 +73,17 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
 
     def read(tick: Tick) -> None:
         found: dict[int, int | None] = {}
-        for place, process_list in enumerate(lists):
+        code = compute.read(found)
+        known = code == SUCCESS
+        if known:
+            tick.answered = True
+        else:
+            tick.refuse(code, compute.name, *_METRICS)
+        for process_list in others:
             code = process_list.read(found)
             if code != SUCCESS:
-                tick.refuse(code, process_list.name, *(_METRICS if place == 0 else ()))
-            else:
-                tick.answered = True
-        if not tick.absent:
+                tick.refuse(code, process_list.name)
+        if known:
             tick.processes = tuple(GpuProcess(pid, found[pid]) for pid in sorted(found))
 
     return read

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from poise.exporter.metrics import Metric
 from poise.exporter.nvml.card import Card, Collector, Labels, Read, Tick
@@ -21,9 +21,8 @@ logger = logging.getLogger(__name__)
 SIMULATED_PREFIX = "Simulated "
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How the newest run of a collector on one card went. `at` is Unix seconds, `duration` seconds."""
+class Run(NamedTuple):
+    """How the newest run of a collector on one card went. `at` is Unix seconds, `duration` seconds. Made for each run, so a light type."""
 
     at: float
     duration: float
@@ -38,13 +37,12 @@ class CardSilent(Exception):
 
 
 class _Prepared:
-    """A collector, its reader (None where preparing failed) and its newest result."""
+    """A collector and its reader, None where preparing failed."""
 
-    __slots__ = ("collector", "error", "read", "result")
+    __slots__ = ("collector", "error", "read")
 
     def __init__(self, collector: Collector, card: Card, fields: FieldBatch) -> None:
         self.collector = collector
-        self.result: Tick | None = None
         self.read: Read | None = None
         self.error = ""
         try:
@@ -57,13 +55,14 @@ class _Prepared:
 
 
 class _Tier:
-    """The collectors of one interval, which share one array of field values."""
+    """The collectors of one interval, which share one array of field values, and their newest result."""
 
     def __init__(self, interval: float, collectors: Iterable[Collector], card: Card) -> None:
         self.interval = interval
         self.due = float("-inf")
         self.fields = card.fields()
         self.collectors = [_Prepared(collector, card, self.fields) for collector in collectors]
+        self.result = Tick(0.0)
 
 
 class CardReader:
@@ -85,6 +84,8 @@ class CardReader:
         """
         self.card = card
         self.current = ""
+        self._identity = GpuIdentity(name=card.name)
+        self._simulated = card.name.startswith(SIMULATED_PREFIX)
         self._runs = runs
         self._wall = wall
         self._monotonic = monotonic
@@ -102,85 +103,82 @@ class CardReader:
             CardSilent: nothing that was asked was answered.
         """
         answered = False
+        error = ""
         started = self._monotonic()
+        at = self._wall()
         for tier in self._tiers:
             # Half a tick early is due: the tiers' intervals are multiples of a tick that comes with some jitter.
             if started < tier.due - self.card.interval / 2:
                 continue
             tier.due = started + tier.interval
             tier.fields.forget()
+            tick = Tick(started)
+            begun = self._monotonic()
             for prepared in tier.collectors:
-                tick = self._run(prepared)
-                prepared.result = tick
-                answered = answered or tick.answered
+                tick.error = ""
+                begun = self._run(prepared, tick, at, begun)
+                error = error or tick.error
+            tier.result = tick
+            answered = answered or tick.answered
         self.current = ""
         if not answered:
-            errors = [
-                prepared.result.error for tier in self._tiers for prepared in tier.collectors if prepared.result and prepared.result.error
-            ]
-            raise CardSilent(errors[0] if errors else "no call was answered")
+            raise CardSilent(error or "no call was answered")
         return self._gpu()
 
-    def _run(self, prepared: _Prepared) -> Tick:
-        name = prepared.collector.name
-        self.current = name
-        begun = self._monotonic()
-        tick = Tick(begun)
+    def _run(self, prepared: _Prepared, tick: Tick, at: float, begun: float) -> float:
+        """Runs one collector that began at `begun`; when it ended (both monotonic)."""
+        name = self.current = prepared.collector.name
         try:
             if prepared.read is None:
-                tick = _all_absent(prepared.collector, begun, prepared.error)
+                self._all_absent(prepared.collector, tick, prepared.error)
             else:
                 prepared.read(tick)
         except NvmlFailure as failure:
-            self._note(name, begun, str(failure))
+            self._note(name, at, self._monotonic() - begun, str(failure))
             raise
         except Exception as error:  # a fault of one collector must not cost the others their series
             previous = self._runs.get(name)
             if previous is None or previous.success:
                 logger.exception("collector %s failed on card %s", name, self.card.uuid)
-            tick = _all_absent(prepared.collector, begun, f"{type(error).__name__}: {error}")
-        self._note(name, begun, tick.error)
-        return tick
+            self._all_absent(prepared.collector, tick, f"{type(error).__name__}: {error}")
+        ended = self._monotonic()
+        self._note(name, at, ended - begun, tick.error)
+        return ended
 
-    def _note(self, name: str, begun: float, error: str) -> None:
+    @staticmethod
+    def _all_absent(collector: Collector, tick: Tick, error: str) -> None:
+        """What a collector that broke would have given is absent, but for what it had given before."""
+        tick.error = error
+        for metric in collector.metrics:
+            if metric not in tick.readings:
+                tick.absent.setdefault(metric, Reason.ERROR)
+
+    def _note(self, name: str, at: float, duration: float, error: str) -> None:
         previous = self._runs.get(name)
-        at = self._wall()
-        self._runs[name] = Run(
-            at=at,
-            duration=self._monotonic() - begun,
-            success=not error,
-            error=error,
-            last_success=at if not error else (previous.last_success if previous else None),
-            failures=(previous.failures if previous else 0) + bool(error),
-        )
+        failures, last_success = (previous.failures, previous.last_success) if previous else (0, None)
+        if error:
+            self._runs[name] = Run(at, duration, False, error, last_success, failures + 1)
+        else:
+            self._runs[name] = Run(at, duration, True, "", at, failures)
 
     def _gpu(self) -> Gpu:
         readings: dict[Metric, Mapping[Labels, float]] = {}
         absent: dict[Metric, Reason] = {}
         processes: tuple[GpuProcess, ...] | None = None
-        identity = GpuIdentity(name=self.card.name)
         for tier in self._tiers:
-            for prepared in tier.collectors:
-                result = prepared.result
-                if result is None:
-                    continue
-                readings.update(result.readings)
-                absent.update(result.absent)
-                if result.processes is not None:
-                    processes = result.processes
-                if result.identity is not None:
-                    identity = result.identity
+            result = tier.result
+            readings.update(result.readings)
+            absent.update(result.absent)
+            processes = result.processes if result.processes is not None else processes
+            if result.identity is not None:
+                self._identity = result.identity
         return Gpu(
             index=self.card.index,
             uuid=self.card.uuid,
-            identity=identity,
+            identity=self._identity,
             sampled_at=self._wall(),
             readings=readings,
             absent=absent,
             processes=processes,
-            simulated=self.card.name.startswith(SIMULATED_PREFIX),
+            simulated=self._simulated,
         )
-
-
-def _all_absent(collector: Collector, now: float, error: str) -> Tick:
-    return Tick(now, absent=dict.fromkeys(collector.metrics, Reason.ERROR), error=error)

@@ -167,7 +167,7 @@ class _Worker(threading.Thread):
         name = max(runs, key=lambda key: runs[key].duration)
         run = runs[name]
         words = f"took {took:.0f} s, deadline {self._sampler.timing.deadline:g} s"
-        runs[name] = replace(run, success=False, error=words, failures=run.failures + 1)
+        runs[name] = run._replace(success=False, error=words, failures=run.failures + 1)
 
     def _publish(self, gpu: Gpu) -> None:
         record = self.record

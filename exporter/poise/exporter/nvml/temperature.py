@@ -16,12 +16,10 @@ _MEMORY = ("memory",)
 
 def prepare(card: Card, fields: FieldBatch) -> Read:
     """Newer drivers are asked by the versioned call and tell the margin; older ones by the plain call and the slowdown threshold."""
-    versioned = pynvml.c_nvmlTemperature_v1_t()
-    versioned.version = pynvml.nvmlTemperature_v1
-    versioned.sensorType = pynvml.NVML_TEMPERATURE_GPU
+    # nvmlTemperature_v1_t: version, sensorType, temperature; nvmlMarginTemperature_v1_t: version, marginTemperature.
+    versioned = (ctypes.c_int * 3)(pynvml.nvmlTemperature_v1, pynvml.NVML_TEMPERATURE_GPU, 0)
     plain = ctypes.c_uint()
-    margin = pynvml.c_nvmlMarginTemperature_v1_t()
-    margin.version = pynvml.nvmlMarginTemperature_v1
+    margin = (ctypes.c_int * 2)(pynvml.nvmlMarginTemperature_v1, 0)
     slowdown = ctypes.c_uint()
     fan = ctypes.c_uint()
     get_versioned = card.call("nvmlDeviceGetTemperatureV", ctypes.byref(versioned))
@@ -37,7 +35,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         code = get_versioned.run()
         if code == SUCCESS:
             tick.answered = True
-            return int(versioned.temperature)
+            return versioned[2]
         if code not in REFUSALS:
             tick.refuse(code, get_versioned.name, GPU_TEMPERATURE)
             return None
@@ -52,7 +50,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         )
         code = get_margin.run()
         if code == SUCCESS:
-            tick.set(GPU_TEMPERATURE_MARGIN, margin.marginTemperature)
+            tick.set(GPU_TEMPERATURE_MARGIN, margin[1])
         elif code not in REFUSALS:
             tick.refuse(code, get_margin.name, GPU_TEMPERATURE_MARGIN)
         elif tick.ask(get_slowdown, GPU_TEMPERATURE_MARGIN) and core is not None:

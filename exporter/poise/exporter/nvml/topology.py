@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 
 import pynvml
 from poise.exporter.metrics import GPU_PAIR_INFO
@@ -45,15 +46,10 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         code = get_p2p(card.handle, peer.handle, ctypes.c_int(_CAPABILITY_NVLINK), ctypes.byref(status))
         return path, p2p, code == SUCCESS and status.value == 0
 
-    def links_to(peer: Peer, joined: bool) -> int:
-        """Links that end at the peer; behind a switch all that end at one, where the driver says that NVLink joins the two."""
-        direct = sum(bus_id == peer.pci_bus_id for bus_id, _ in card.link_peers.values() if bus_id)
-        if direct or not joined:
-            return direct
-        return sum(kind == "switch" for _, kind in card.link_peers.values())
-
     def read(tick: Tick) -> None:
         found: dict[Labels, float] = {}
+        far_ends = Counter(bus_id for bus_id, _ in card.link_peers.values())
+        to_switches = sum(kind == "switch" for _, kind in card.link_peers.values())
         for peer in card.peers():
             if peer.uuid not in known:
                 answer = pair(tick, peer)
@@ -61,7 +57,8 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
                     continue
                 known[peer.uuid] = answer
             path, p2p, joined = known[peer.uuid]
-            links = links_to(peer, joined)
+            # Links that end at the peer; behind switches all that end at one, where the driver says that NVLink joins the two cards.
+            links = far_ends.get(peer.pci_bus_id, 0) or (to_switches if joined else 0)
             path = f"NV{links}" if links else path
             if path:
                 found[(str(peer.index), peer.uuid, path, p2p)] = 1.0

@@ -22,8 +22,6 @@ from poise.exporter.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, REFUSALS, 
 PEAK_SECONDS = 60.0
 #: A ring that gave nothing for so long is taken for silent and the gauge is integrated: longer than any sample period (1 s, nvml.h).
 SILENT_SECONDS = 2.5
-#: Samples further apart than this left something out; the time between them is not all the newer one's.
-LONGEST_SAMPLE_SECONDS = 2.5
 #: nvmlSample_t: time stamp in microseconds, then a value of the type that the call names.
 _SAMPLE = struct.Struct("=QQ")
 _FIRST_CAPACITY = 128
@@ -52,10 +50,12 @@ class BusyMeter:
         self._last_tick = now
         if samples:
             newest = samples[-1][0]
+            # Longer gaps are times that nobody watched; the newer sample does not speak for all of them.
+            longest = SILENT_SECONDS + min(elapsed, longest_gap)
             for stamp, ratio in samples:
                 if self.last_stamp and self._last_sample is not None:
                     seconds = (stamp - self.last_stamp) / 1e6 - self._by_gauge
-                    self.busy_seconds += ratio * max(0.0, min(seconds, LONGEST_SAMPLE_SECONDS))
+                    self.busy_seconds += ratio * max(0.0, min(seconds, longest))
                 self._by_gauge = 0.0
                 self.last_stamp = stamp
                 self._remember(now - (newest - stamp) / 1e6, ratio)
@@ -126,14 +126,14 @@ class SampleRing:
         for place in range(min(self._count.value, capacity)):
             stamp, raw = _SAMPLE.unpack_from(self._buffer, place * _SAMPLE.size)
             if stamp > after:
-                found.append((stamp, min(1.0, max(0.0, decode((0, 0, 0, 0, kind, 0, raw)) / 100))))
+                found.append((stamp, min(1.0, max(0.0, decode(kind, raw) / 100))))
         found.sort()
         return SUCCESS, found
 
 
 def prepare(card: Card, fields: FieldBatch) -> Read:
     """Percent of the driver become ratios. Busy seconds go on over a lost card and a driver reload."""
-    rates = pynvml.c_nvmlUtilization_t()
+    rates = (ctypes.c_uint * 2)()  # nvmlUtilization_t: gpu, memory
     get_rates = card.call("nvmlDeviceGetUtilizationRates", ctypes.byref(rates))
     ring = SampleRing(card)
     meter = card.keep("utilization", BusyMeter)
@@ -143,9 +143,9 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
     def read(tick: Tick) -> None:
         gauge = None
         if tick.ask(get_rates, GPU_UTILIZATION, GPU_MEMORY_BUSY):
-            gauge = rates.gpu / 100
+            gauge = rates[0] / 100
             tick.set(GPU_UTILIZATION, gauge)
-            tick.set(GPU_MEMORY_BUSY, rates.memory / 100)
+            tick.set(GPU_MEMORY_BUSY, rates[1] / 100)
         code, samples = ring.read(meter.last_stamp)
         if code == SUCCESS:
             tick.answered = True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from poise.exporter import metrics as m
-from poise.exporter.nvml.utilization import LONGEST_SAMPLE_SECONDS, PEAK_SECONDS, BusyMeter
+from poise.exporter.nvml.utilization import PEAK_SECONDS, SILENT_SECONDS, BusyMeter
 from poise.testbed.nvml.codes import ReturnCode
 
 from tests.simulated_cards import START, bench
@@ -93,7 +93,7 @@ def test_a_constant_ratio_gives_its_share_of_the_time_however_samples_come(ratio
         if count:
             break
         trailing += 1
-    unseen = trailing if trailing <= LONGEST_SAMPLE_SECONDS else 0
+    unseen = trailing if trailing <= SILENT_SECONDS else 0
     assert meter.busy_seconds == pytest.approx(ratio * (len(ticks) - unseen), abs=0.01)
     assert meter.peak == pytest.approx(ratio)
 
