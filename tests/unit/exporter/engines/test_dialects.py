@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.exporter import metrics as m
 from poise.exporter.engines import dialects
@@ -261,6 +261,7 @@ VALUES = st.sampled_from([b"0", b"1", b"-1", b"NaN", b"+Inf", b"-Inf", b"1e300",
 
 
 @given(st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.sampled_from(["drop", "twice", "value"]), VALUES), max_size=40))
+@settings(max_examples=30)
 def test_a_damaged_page_gives_whole_histograms_and_finite_values_or_none(changes: list[tuple[int, str, bytes]]) -> None:
     lines = list(LINES)
     for number, what, value in changes:
