@@ -60,6 +60,7 @@ def _engine(observation: Observation, series: Series, exporter: SourceContext, t
     used = window.one(metrics.ENGINE_GPUS_USED.name, engine=engine)
     check_state = worst_state(observation, engine=engine)
     source = engine_source(observation, engine, exporter, texts)
+    settled = source.state not in ("loading", "down")  # before and after its life an engine has no ranks, and that is no finding
     return EngineContext(
         key=identifier("engine", engine),
         engine=shortened(engine),
@@ -71,9 +72,9 @@ def _engine(observation: Observation, series: Series, exporter: SourceContext, t
         parallel=tuple(f"{name}={size:.0f}" for name, size in sizes if size is not None and (size > 1 or name == texts.tensor_parallel)),
         ranks_seen=Number(count(len(seen)), float(len(seen))),
         ranks_expected=Number(count(expected), expected) if expected is not None else missing("?", texts.why_no_scrape),
-        ranks_missing=expected is not None and len(seen) < expected,
+        ranks_missing=settled and expected is not None and len(seen) < expected,
         visible_used=texts.visible_used.format(used=count(used), visible=count(visible))
-        if used is not None and visible is not None and used < visible
+        if settled and used is not None and visible is not None and used < visible
         else "",
         source=source,
         check_state=check_state,

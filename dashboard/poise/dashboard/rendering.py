@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from poise.dashboard import sparkline
 from poise.dashboard.assets import Asset
 from poise.dashboard.contexts import OverviewContext
@@ -31,6 +32,7 @@ class Renderer:
         environment.globals["spark_height"] = sparkline.HEIGHT
         environment.globals["asset"] = {name: f"{root_path}/static/{name}?v={asset.digest}" for name, asset in assets.items()}
         environment.filters["share"] = _share
+        environment.filters["code"] = _code
         # Compiled now, so that neither the first visitor waits nor a broken template is found only when its part is shown.
         for name in environment.list_templates():
             environment.get_template(name)
@@ -54,3 +56,11 @@ def document(context: OverviewContext) -> str:
 def _share(ratio: float) -> str:
     """A share 0..1 as an SVG length: "73.5%"."""
     return f"{max(0.0, min(1.0, ratio)) * 100:.1f}%"
+
+
+def _code(text: str) -> Markup:
+    """Text in which `what stands between backticks` is shown as code; everything is escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its partner is an ordinary character
+        return escape(text)
+    return Markup().join(Markup("<code>{}</code>").format(part) if position % 2 else escape(part) for position, part in enumerate(parts))

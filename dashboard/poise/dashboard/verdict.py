@@ -17,6 +17,9 @@ MAX_LINES = 3
 #: Seconds after which the checks' own time is too old for a verdict: six scrapes at the default interval.
 CHECKS_OLD = 30.0
 
+#: Words that begin a sentence of a check and are written as they are typed.
+_COMMANDS = frozenset({"dmesg", "nvcc", "numactl"})
+
 _STATUS_ORDER = (Status.FAIL, Status.UNKNOWN, Status.PASS)
 
 
@@ -76,13 +79,19 @@ def _check(finding: Finding, texts: Texts, kind: str) -> CheckContext:
         word=texts.states[state] if result.status is Status.FAIL else texts.statuses[result.status.value],
         subject=finding.subject,
         gpu=texts.gpu.format(index=result.gpu) if result.gpu else "",
-        sentence=result.sentence,
-        cause=result.cause,
-        fix=result.fix,
+        sentence=_capitalised(result.sentence),
+        cause=_capitalised(result.cause),
+        fix=_capitalised(result.fix),
         evidence=tuple(result.evidence.items()),
         since=since.strftime("%H:%M:%S") if since else "",
         since_iso=since.isoformat(timespec="seconds") if since else "",
     )
+
+
+def _capitalised(text: str) -> str:
+    """A sentence that stands alone begins with a capital, unless its first word is a name or a command ("vLLM", "nvidia-smi")."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() and first.islower() and first not in _COMMANDS else text
 
 
 def _moment(at: float | None) -> datetime | None:

@@ -73,6 +73,7 @@ def test_what_the_engine_does_not_feed_is_not_available() -> None:
 def test_a_loading_engine_has_reasons_instead_of_figures() -> None:
     engine = engine_of(page_of(eight_cards()), "gpu-node-1:8003")
     assert engine.source.state == "loading"
+    assert (engine.ranks_missing, engine.visible_used) == (False, "")
     assert {one.first.text for one in engine.figures} == {"n/a"}
     assert figure(engine, "ttft").first.note == "the engine is loading"
 

@@ -143,3 +143,11 @@ def test_a_lost_card_has_its_explanation_and_no_numbers(renderer: Renderer) -> N
 
 def test_the_page_is_small(renderer: Renderer) -> None:
     assert len(renderer.page(PAGES["eight cards"](), "v1").encode()) < 80_000
+
+
+def test_commands_in_sentences_are_shown_as_code_and_stay_text(renderer: Renderer) -> None:
+    scene = one_visible()
+    check = {**scene.checks[1], "fix": "run `nvidia-smi <b>` and `x", "cause": "`a` b"}
+    html = renderer.fragment(page_of(replace(scene, checks=(check,))))
+    assert "<dd>run `nvidia-smi &lt;b&gt;` and `x</dd>".replace("run", "Run") in html
+    assert "<dd><code>a</code> b</dd>" in html

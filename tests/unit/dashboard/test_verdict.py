@@ -65,3 +65,17 @@ def test_a_time_that_no_calendar_has_is_left_out() -> None:
     scene = one_visible()
     strange = replace(scene, checks=({**scene.checks[1], "since": 1e300},))
     assert verdict(watched(strange), ENGLISH).lines[0].since == ""
+
+
+def test_sentences_that_stand_alone_begin_with_a_capital_and_names_are_left_as_they_are() -> None:
+    scene = one_visible()
+    words = {
+        "the engine hangs": "The engine hangs",
+        "vLLM ended": "vLLM ended",
+        "dmesg | grep": "dmesg | grep",
+        "8 cards": "8 cards",
+        "": "",
+    }
+    for written, shown in words.items():
+        found = verdict(watched(replace(scene, checks=({**scene.checks[1], "cause": written},)), seconds=5), ENGLISH)
+        assert found.lines[0].cause == shown
