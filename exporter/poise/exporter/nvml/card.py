@@ -61,9 +61,10 @@ class Card:
         self.interval = interval
         self.driver_version = driver_version
         self.peers = peers
-        #: NVLink links → bus id of the far end ("" unknown) and its type; written by the collector of links, read by topology.
-        self.link_peers: dict[int, tuple[str, str]] = {}
         self._memory = memory
+        #: NVLink links → bus id of the far end ("" unknown) and its type; written by the collector of links, read by topology. A link
+        #: that is down does not tell, so what it told before is kept.
+        self.link_peers: dict[int, tuple[str, str]] = self.keep("link_peers", dict)
 
     def call(self, names: str | tuple[str, ...], *arguments: Any) -> Call:
         """A prepared call ``name(handle, *arguments)``; with several names, the first symbol that the library has."""
