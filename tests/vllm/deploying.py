@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from poise.testbed import paths, shapes
-from poise.testbed.deployment import Deployment, Request, step_names
+from poise.testbed.deployment import Deployment
+from poise.testbed.planning import Request, step_names
 from poise.testbed.progress import Progress, TerminalSink
 
 

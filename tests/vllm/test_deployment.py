@@ -8,10 +8,11 @@ import time
 
 import pytest
 from poise.testbed import load, processes, request, status
-from poise.testbed.deployment import Deployment, Request
+from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.load import LoadResult, LoadSettings
 from poise.testbed.nvml.node import SimulatedNode
+from poise.testbed.planning import Request
 from poise.testbed.shapes import load as load_shape
 
 from tests.vllm.deploying import bring_up, progress_of, read, request_for, total

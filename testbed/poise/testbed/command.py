@@ -11,105 +11,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
-from poise.testbed import demo, environment, faults, hardware, load, paths, ports, shapes, status, teardown
-from poise.testbed.deployment import STEP_INSTALL, Deployment, Request, step_names
+from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, ports, shapes, status, teardown
+from poise.testbed.arguments import DEFAULT_LOAD_SECONDS, add_arguments
+from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
+from poise.testbed.planning import STEP_INSTALL, Request, step_names
 from poise.testbed.progress import FileSink, Progress, Sink, TerminalSink
 from poise.testbed.request import authorization
 
-LOG_LINES = 100
-DEFAULT_LOAD_SECONDS = 30.0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Fills in the subcommands of `poise testbed`."""
-    commands = parser.add_subparsers(dest="testbed_command", metavar="COMMAND", required=True)
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--state-dir",
-        metavar="DIR",
-        help="folder of the deployment (default $POISE_STATE_DIR/testbed or ~/.local/state/poise/testbed)",
-    )
-    installing = argparse.ArgumentParser(add_help=False)
-    installing.add_argument(
-        "--index",
-        metavar="URL",
-        action="append",
-        default=[],
-        help="a further package index for pip, e.g. the one of PyTorch's CPU builds (also: PIP_EXTRA_INDEX_URL)",
-    )
-
-    def add(name: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=list(parents))
-
-    add("install", "install vLLM into an environment of its own (GPU build with an NVIDIA driver, else the CPU build)", installing)
-    up = add("up", "start a deployment and wait until it answers", common, installing)
-    up.add_argument("shape", choices=shapes.names(), help="; ".join(f"{n}: {shapes.load(n).title}" for n in shapes.names()))
-    _add_up_arguments(up)
-    driving = add("load", "send requests and show throughput, time to first token and inter-token latency", common)
-    _add_load_arguments(driving)
-    breaking = add("fault", "put a fault on the deployment, or take it back", common)
-    what = breaking.add_mutually_exclusive_group(required=True)
-    what.add_argument("name", nargs="?", choices=[fault.name for fault in faults.FAULTS], help="see --list")
-    what.add_argument("--undo", action="store_true", help="bring the healthy deployment back")
-    what.add_argument("--list", action="store_true", help="the faults and the alerts that each should raise")
-    look = add("status", "processes, roles, cards and readiness", common)
-    look.add_argument("--json", action="store_true", help="for machines")
-    logs = add("logs", "show the logs of the parts", common)
-    logs.add_argument("part", nargs="?", help="one part (see `poise testbed status`); all without")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on showing what is added")
-    logs.add_argument("-n", "--lines", type=_positive, default=LOG_LINES, help=f"last lines of each (default {LOG_LINES})")
-    add("down", "end everything and remove what it left", common)
-    show = add("demo", "page, deployment and endless light load in one; Ctrl-C ends all of it", common, installing)
-    show.add_argument("shape", nargs="?", default="tp", choices=shapes.names(), help="default tp")
-    show.add_argument("--page-port", type=int, default=demo.PAGE_PORT, help=f"of the page (default {demo.PAGE_PORT}, 0: any)")
-    show.add_argument("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself")
-    _add_up_arguments(show)
-
-
-def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", help="folder or Hugging Face name (default: tiny without GPUs, else the Qwen2.5 that fits)")
-    parser.add_argument(
-        "--port",
-        action="append",
-        default=[],
-        type=_part_port,
-        metavar="PART=PORT",
-        help="fixed port of a part, e.g. server=8000 or exporter=9747; without, the usual one or the next that is free",
-    )
-    parser.add_argument("--any-ports", action="store_true", help="take any free ports instead of the usual ones")
-    parser.add_argument(
-        "--engine-argument",
-        action="append",
-        default=[],
-        metavar="ARGUMENT",
-        help="a further argument for `vllm serve`, e.g. --engine-argument=--max-num-seqs=2",
-    )
-    parser.add_argument("--progress", type=Path, metavar="FILE", help="also write the progress to a JSON file")
-
-
-def _add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help="another server than the deployment's first engine")
-    parser.add_argument("--engine", help="an engine of the deployment by name")
-    parser.add_argument("--model", help="served model name (default: the deployment's)")
-    parser.add_argument("-c", "--concurrency", type=_positive, default=4, help="clients (default 4)")
-    ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--requests", type=_positive, metavar="N", help="end after N requests")
-    ends.add_argument(
-        "--for", dest="seconds", type=float, metavar="SECONDS", help=f"end after SECONDS (default {DEFAULT_LOAD_SECONDS:.0f})"
-    )
-    ends.add_argument("--forever", action="store_true", help="go on until Ctrl-C; outlives restarts of the server")
-    parser.add_argument("--prompt-words", type=_positive, default=48, help="words in a prompt (default 48)")
-    parser.add_argument("--max-tokens", type=_positive, default=64, help="tokens in an answer (default 64)")
-    parser.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="between two requests of a client (default 0)")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts (default 1)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+__all__ = ["add_arguments", "run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -124,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         "down": _down,
         "demo": _demo,
     }
-    with _terminated_as_interrupt():
+    with interrupts.as_exceptions():
         try:
             return commands[arguments.testbed_command](arguments)
         except TestbedError as error:
@@ -134,23 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print("poise: interrupted, nothing is left running", file=sys.stderr)
             return 130
-
-
-@contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM cleans up as Ctrl-C does; once the cleaning has begun, a second one of either does not stop it."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _install(arguments: argparse.Namespace) -> int:
@@ -232,7 +129,11 @@ def _load(arguments: argparse.Namespace) -> int:
 
 
 async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> None:
+    """Raises KeyboardInterrupt after Ctrl-C or SIGTERM, once the clients have ended."""
     stop = asyncio.Event()
+    # An exception thrown into whatever the event loop just does could get lost in it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     task = asyncio.create_task(load.run_load(settings, result, time.monotonic, stop))
     live = sys.stderr.isatty()
     shown = time.monotonic()
@@ -247,6 +148,8 @@ async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> No
     if live:
         sys.stderr.write("\r\x1b[2K")
     await task
+    if stop.is_set():
+        raise KeyboardInterrupt
 
 
 def _fault(arguments: argparse.Namespace) -> int:
@@ -303,17 +206,3 @@ def _progress(title: str, steps: Sequence[str], file: Path | None) -> Progress:
 
 def _say(text: str) -> None:
     print(f"poise: {text}", file=sys.stderr, flush=True)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
-def _part_port(text: str) -> tuple[str, int]:
-    part, equals, port = text.partition("=")
-    if not equals or not part or not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not PART=PORT, e.g. server=8000")
-    return part, int(port)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from poise.testbed import processes, spawning
-from poise.testbed.deployment import STEP_INSTALL, Deployment, Request
+from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
+from poise.testbed.planning import STEP_INSTALL, Request
 from poise.testbed.ports import LOOPBACK
 from poise.testbed.progress import Progress
 

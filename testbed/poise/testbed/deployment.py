@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,9 +36,9 @@ from poise.testbed.errors import TestbedError
 from poise.testbed.keeper import KEEP
 from poise.testbed.paths import StateLayout
 from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.planning import STEP_CARDS, STEP_EXPORTER, STEP_INSTALL, STEP_MODEL, Request, make_plan, step_engine
 from poise.testbed.progress import Progress
 from poise.testbed.records import Record
-from poise.testbed.shapes import Shape
 from poise.testbed.workers import Worker
 
 # The CPU build with the tiny model is ready after 22 s on two idle cores, 60 s when they are busy. On GPUs a first start
@@ -47,32 +47,6 @@ READY_SECONDS: Mapping[environment.Build, float] = {"cpu": 300.0, "gpu": 3600.0}
 EXPORTER_READY_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 120.0
 LOCK_SECONDS = 5.0
-EXPORTER_PORT = 9747
-
-STEP_CARDS = "simulated cards"
-STEP_EXPORTER = "exporter"
-STEP_INSTALL = "vLLM installed"
-STEP_MODEL = "model"
-
-
-def step_engine(name: str) -> str:
-    return f"vLLM {name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is to be brought up. `fixed_ports` by part ("exporter" or the name of an engine); `any_ports` takes any that are
-    free instead of the well-known ones. `watched` false leaves out exporter and simulated cards."""
-
-    shape: Shape
-    state_directory: Path
-    cache_directory: Path
-    model: str | None = None
-    fixed_ports: Mapping[str, int] = field(default_factory=dict)
-    any_ports: bool = False
-    indexes: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    watched: bool = True
 
 
 class Deployment:
@@ -123,7 +97,7 @@ class Deployment:
             teardown.take_down(layout, say, lock_held=True)
             layout.make()
             machine = hardware.detect()
-            agreed = _plan(wanted, machine, say)
+            agreed = make_plan(wanted, machine, say)
             plan.write(layout.plan, agreed)
             deployment = cls(layout, environ, start_keeper(layout, environ))
             try:
@@ -311,53 +285,3 @@ def start_keeper(layout: StateLayout, environ: Mapping[str, str]) -> int:
     finally:
         os.close(reading)
     return writing
-
-
-def _plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], None]) -> DeploymentPlan:
-    shape = wanted.shape
-    build: environment.Build = "gpu" if machine.has_gpus else "cpu"
-    if machine.has_gpus and len(machine.gpu_memory_mib) < shape.gpus:
-        raise TestbedError(
-            f"shape {shape.name} needs {shape.gpus} GPUs and this machine has {len(machine.gpu_memory_mib)}: use shape single"
-        )
-    chosen = model.choose(wanted.model, machine, shape.gpus)
-    known = model.tiny_shape() if chosen == model.TINY else model.read_shape(Path(chosen))
-    for engine in shape.engines:
-        model.check_parallel(known, engine.tensor_parallel_size, chosen)
-    preferred = {engine.name: engine.port for engine in shape.engines}
-    if wanted.watched:
-        preferred["exporter"] = EXPORTER_PORT
-    unknown = sorted(set(wanted.fixed_ports) - set(preferred))
-    if unknown:
-        raise TestbedError(f"there is no part {unknown[0]!r} to give a port: choose from {', '.join(preferred)}")
-    fixed = dict.fromkeys(preferred, 0) | dict(wanted.fixed_ports) if wanted.any_ports else wanted.fixed_ports
-    given = ports.plan(preferred, fixed)
-    for remark in given.remarks:
-        say(remark)
-    return DeploymentPlan(
-        shape=shape.name,
-        build=build,
-        environment=environment.locate(build, wanted.cache_directory).folder,
-        model=chosen,
-        served_name=launch.served_name(chosen),
-        simulated_cards=0 if machine.has_gpus or not wanted.watched else shape.gpus,
-        engines=tuple(
-            EnginePlan(
-                engine.name,
-                given.ports[engine.name],
-                engine.tensor_parallel_size,
-                engine.cuda_visible_devices,
-                (*engine.arguments, *wanted.arguments),
-            )
-            for engine in shape.engines
-        ),
-        exporter_port=given.ports.get("exporter"),
-    )
-
-
-def step_names(wanted: Request, simulated: bool) -> list[str]:
-    """The steps of `up`, in order, for a Progress."""
-    watched = [STEP_CARDS, STEP_EXPORTER] if simulated else [STEP_EXPORTER]
-    made = [STEP_MODEL] if simulated and wanted.model in (None, model.TINY) else []
-    engines = [step_engine(engine.name) for engine in wanted.shape.engines]
-    return [*(watched if wanted.watched else []), STEP_INSTALL, *made, *engines]

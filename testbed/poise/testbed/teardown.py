@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from poise.testbed import lock, processes, records, shared_memory
+from poise.testbed import interrupts, lock, processes, records, shared_memory
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 from poise.testbed.processes import ProcessIdentity, ProcessStat
@@ -42,14 +42,15 @@ def take_down(layout: StateLayout, say: Callable[[str], None] = lambda _: None, 
     if not layout.root.is_dir():
         return Removed((), (), ())
     if lock_held:
-        return _take_down(layout, say)
+        with interrupts.held_off():
+            return _take_down(layout, say)
     found = lock.holder(layout.lock)
     if found is not None:
         identity, purpose = found
         say(f"stopping process {identity.pid} ({purpose})")
         processes.send(identity, signal.SIGTERM)
         processes.wait_gone([identity], LAUNCHER_SECONDS)
-    with lock.held(layout.lock, "taking the deployment down", timeout=LAUNCHER_SECONDS):
+    with lock.held(layout.lock, "taking the deployment down", timeout=LAUNCHER_SECONDS), interrupts.held_off():
         return _take_down(layout, say)
 
 

@@ -155,11 +155,13 @@ def test_endless_load_ends_at_ctrl_c_with_its_figures(completions: str) -> None:
     words = ["load", "--url", completions, "--model", "tiny", "--forever", "-c", "1"]
     command_line = [sys.executable, "-m", "poise.cli", "testbed", *words]
     with subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert "output tokens/s" in line
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert process.stderr is not None
+            assert "output tokens/s" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "throughput" in out
     assert "Traceback" not in err

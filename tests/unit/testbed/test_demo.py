@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from poise.testbed import demo, shapes
-from poise.testbed.deployment import Request, step_names
 from poise.testbed.paths import StateLayout
+from poise.testbed.planning import Request, step_names
 
 
 def test_the_page_comes_before_the_long_work_and_the_load_last() -> None:
