@@ -1,12 +1,9 @@
 /* gate.c — what happens to a call before it is answered: it is counted, then delayed, held or failed on purpose, then
  * refused when its card is gone or has no such function. It knows nothing of what a function answers.
  */
-#include <sched.h>
-
 #include "library.h"
 
-#define HOLD_POLL_US 2000u   /* Python releases a held call by writing a word: nobody wakes us, so we look */
-#define READ_TRIES_MAX 2000u /* a writer holds a card for microseconds; one that was killed, for ever */
+#define HOLD_POLL_US 2000u /* Python releases a held call by writing a word: nobody wakes us, so we look */
 
 static int matches(const struct rule *rule, enum function_number function, int card)
 {
@@ -92,29 +89,4 @@ nvmlReturn_t gate_device(enum function_number function, nvmlDevice_t device, str
     result = gate_card(function, position);
     *card = &session_state()->cards[position];
     return result;
-}
-
-/* ---- consistent reading ---- */
-
-struct read_attempt read_start(const uint64_t *sequence)
-{
-    struct read_attempt attempt = {sequence, 0, 0, 0};
-    return attempt;
-}
-
-int read_again(struct read_attempt *attempt)
-{
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the copy is complete before the sequence is looked at again */
-    uint64_t now = __atomic_load_n(attempt->sequence, __ATOMIC_ACQUIRE);
-
-    if (attempt->copied && (now == attempt->before || attempt->tries >= READ_TRIES_MAX)) return 0;
-    while (now % 2 == 1 && attempt->tries < READ_TRIES_MAX) {
-        attempt->tries++;
-        sched_yield();
-        now = __atomic_load_n(attempt->sequence, __ATOMIC_ACQUIRE);
-    }
-    attempt->tries++;
-    attempt->copied = 1;
-    attempt->before = now;
-    return 1;
 }

@@ -41,7 +41,7 @@ EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t take_sample(const struct card_state *card, int position, nvmlGpmSample_t sample)
+static nvmlReturn_t take_sample(struct card_state *card, int position, nvmlGpmSample_t sample)
 {
     if (!card->gpm_supported) return NVML_ERROR_NOT_SUPPORTED;
     CONSISTENT(card)

@@ -31,6 +31,7 @@ enum function_number {
 
 /* ---- session.c: which state file, which cards, which handles ---- */
 struct state *session_state(void); /* NULL before the first nvmlInit */
+int session_open_state(void);      /* a new descriptor of the mapped file, or -1 when it is no longer there */
 nvmlReturn_t session_check(void);  /* UNINITIALIZED, or what a session of an unloaded driver gets */
 uint32_t session_card_count(void);
 int session_card(uint32_t index);          /* NVML index to position in cards[], or -1 */
@@ -62,14 +63,15 @@ nvmlReturn_t gate_injected(struct state *state, enum function_number function, i
         if ((result) == NULL) return NVML_ERROR_INVALID_ARGUMENT;                                                      \
     } while (0)
 
-/* ---- consistent reading (see state.h) ---- */
+/* ---- reading.c: consistent reading (see state.h) ---- */
 struct read_attempt {
-    const uint64_t *sequence;
-    uint64_t before;
-    uint32_t tries;
+    uint64_t *sequence;
+    uint64_t before;         /* the sequence when the last copy began */
+    uint64_t give_up_at_us;  /* monotonic; 0: nobody was met writing yet */
+    uint32_t spins;
     uint32_t copied;
 };
-struct read_attempt read_start(const uint64_t *sequence);
+struct read_attempt read_start(uint64_t *sequence);
 int read_again(struct read_attempt *attempt);
 
 /* Runs its block until the card did not change meanwhile: everything that the block copies fits together. */

@@ -46,7 +46,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, uns
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t remote_pci(const struct card_state *card, unsigned int link, nvmlPciInfo_t *pci)
+static nvmlReturn_t remote_pci(struct card_state *card, unsigned int link, nvmlPciInfo_t *pci)
 {
     unsigned int function;
 

@@ -4,7 +4,7 @@
 enum process_kind { COMPUTE, GRAPHICS, MPS };
 
 /* Both versions: too little room answers INSUFFICIENT_SIZE and says how much is needed; no process is a success. */
-static nvmlReturn_t list(const struct card_state *card, int mig, enum process_kind kind, unsigned int *count,
+static nvmlReturn_t list(struct card_state *card, int mig, enum process_kind kind, unsigned int *count,
                          nvmlProcessInfo_v2_t *infos)
 {
     unsigned int room = infos == NULL ? 0 : *count;
@@ -30,7 +30,7 @@ static nvmlReturn_t list(const struct card_state *card, int mig, enum process_ki
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_v1(const struct card_state *card, int mig, enum process_kind kind, unsigned int *count,
+static nvmlReturn_t list_v1(struct card_state *card, int mig, enum process_kind kind, unsigned int *count,
                             nvmlProcessInfo_v1_t *infos)
 {
     nvmlProcessInfo_v2_t found[MAX_PROCESSES];

@@ -26,6 +26,7 @@ static struct nvmlDevice_st handles[SESSIONS_TOLD_APART][MAX_CARDS][HANDLES_PER_
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct state *mapped;
+static char mapped_path[PATH_MAX];
 static dev_t mapped_device;
 static ino_t mapped_inode;
 static uint32_t references;
@@ -80,6 +81,7 @@ static nvmlReturn_t map_state(struct state **result)
         munmap(state, sizeof *state);
         return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     }
+    snprintf(mapped_path, sizeof mapped_path, "%s", path);
     mapped_device = status.st_dev;
     mapped_inode = status.st_ino;
     *result = state;
@@ -147,6 +149,17 @@ EXPORT nvmlReturn_t nvmlShutdown(void)
 }
 
 struct state *session_state(void) { return mapped; }
+
+int session_open_state(void)
+{
+    struct stat status;
+    int file = open(mapped_path, O_RDWR | O_CLOEXEC);
+
+    if (file >= 0 && fstat(file, &status) == 0 && status.st_dev == mapped_device && status.st_ino == mapped_inode)
+        return file;
+    if (file >= 0) close(file); /* another node stands there now */
+    return -1;
+}
 
 nvmlReturn_t session_check(void)
 {

@@ -6,9 +6,9 @@
  * Consistency. Every number is naturally aligned and at most 64 bits, so a single value is never torn on x86-64 or
  * AArch64. What must fit together (used and total memory, tx and rx of a link, a process list, a sample ring, a text) is
  * guarded by the card's `sequence`: the writer makes it odd, writes, makes it even; a reader copies, and copies again when
- * the sequence was odd or has moved (CONSISTENT in library.h). Writers exclude each other with flock on the file. A writer
- * that was killed half-way leaves an odd sequence: readers give up waiting after a bounded number of tries and take what is
- * there, and the next writer puts it right.
+ * the sequence was odd or has moved (CONSISTENT in library.h). Writers exclude each other with flock on the file and hold it
+ * for as long as a sequence is odd. An odd sequence without a lock is the work of a writer that was killed half-way: the
+ * next reader or writer ends that change.
  *
  * Units are in the names. A test compares the offset of every member with the ctypes mirror.
  */
