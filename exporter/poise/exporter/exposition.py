@@ -130,19 +130,22 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
 
 
-def _braced(*parts: str) -> str:
-    inside = ",".join([part for part in parts if part])
-    return f"{{{inside}}}" if inside else ""
+def _braced(labels: str) -> str:
+    return f"{{{labels}}}" if labels else ""
 
 
 def _number(value: float) -> str:
     """A finite number as both formats and all parsers take it; raises ValueError for anything else."""
-    if not math.isfinite(value):
-        raise ValueError("not finite")
-    if isinstance(value, int):
-        return str(int(value)) if abs(value) < 1 << 63 else repr(float(value))
-    # Counts and bytes are whole: written without a fraction they are shorter, and exact up to 2**53.
-    return str(int(value)) if value.is_integer() and abs(value) < 1e16 else repr(float(value))
+    if value.__class__ is float:
+        # Counts and bytes are whole: written without a fraction they are shorter, and exact up to 2**53.
+        if value.is_integer() and -1e16 < value < 1e16:
+            return str(int(value))
+        if not math.isfinite(value):
+            raise ValueError("not finite")
+        return repr(value)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("no finite number")
+    return str(int(value)) if isinstance(value, int) and abs(value) < 1 << 63 else repr(float(value))
 
 
 class Exposition:
@@ -208,23 +211,29 @@ class Exposition:
 
     def _write(self, out: list[str], metric: Metric, leading: str, values: Mapping[tuple[str, ...], float]) -> None:
         name, names = metric.name, metric.labels
+        bare = f"{name}{{{leading}}}" if leading else name
+        opened = f"{name}{{{leading}," if leading else f"{name}{{"
         for key, value in values.items():
             try:
-                own = _labels(names, key) if names or key else ""
-                out.append(f"{name}{_braced(leading, own)} {_number(value)}\n")
+                if names:
+                    out.append(f"{opened}{_labels(names, key)}}} {_number(value)}\n")
+                elif not key:
+                    out.append(f"{bare} {_number(value)}\n")
+                else:
+                    raise ValueError(f"labels {key} that are not declared")
             except Exception as error:  # whatever is wrong with a value costs this series only
                 self._complain(name, value, error)
 
     def _write_histograms(self, out: list[str], metric: Metric, leading: str, found: Mapping[tuple[str, ...], Histogram]) -> None:
         name = metric.name
         for key, histogram in found.items():
-            lines = []
             try:
                 own = _labels(metric.labels, key)
-                for bound, count in histogram.buckets:
-                    lines.append(f"{name}_bucket{_braced(leading, own, _labels(('le',), (bound,)))} {_number(count)}\n")
-                lines.append(f"{name}_sum{_braced(leading, own)} {_number(histogram.sum)}\n")
-                lines.append(f"{name}_count{_braced(leading, own)} {_number(histogram.count)}\n")
+                labels = f"{leading},{own}" if leading and own else leading or own
+                opened = f'{name}_bucket{{{labels},le="' if labels else f'{name}_bucket{{le="'
+                lines = [f'{opened}{_escaped(bound)}"}} {_number(count)}\n' for bound, count in histogram.buckets]
+                lines.append(f"{name}_sum{_braced(labels)} {_number(histogram.sum)}\n")
+                lines.append(f"{name}_count{_braced(labels)} {_number(histogram.count)}\n")
             except Exception as error:  # a histogram is whole or not there
                 self._complain(name, histogram, error)
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from poise.exporter.metrics import Metric
@@ -52,6 +53,7 @@ class Card:
         driver_version: tuple[int, ...],
         memory: CardMemory,
         peers: Callable[[], tuple[Peer, ...]],
+        sysfs: Path = Path("/sys"),
     ) -> None:
         self.library = library
         self.handle = handle
@@ -61,6 +63,7 @@ class Card:
         self.interval = interval
         self.driver_version = driver_version
         self.peers = peers
+        self.sysfs = sysfs
         self._memory = memory
         #: NVLink links → bus id of the far end ("" unknown) and its type; written by the collector of links, read by topology. A link
         #: that is down does not tell, so what it told before is kept.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -45,6 +46,17 @@ def sysfs_bus_id(text: str | bytes) -> str:
     return "" if rest.startswith("ff:ff") else f"{number:04x}:{rest}"
 
 
+def host_numa_node(sysfs: Path, bus_id: str) -> int:
+    """The NUMA node that the card hangs on, -1 where the kernel knows none.
+
+    nvmlDeviceGetNumaNodeId is for platforms on which the card is a node itself (nvml.h), so it comes second.
+    """
+    try:
+        return int((sysfs / "bus/pci/devices" / bus_id / "numa_node").read_text()) if bus_id else -1
+    except (OSError, ValueError):
+        return -1
+
+
 def prepare(card: Card, fields: FieldBatch) -> Read:
     """Identity does not fail as a whole: what the driver does not say stays an empty string."""
     texts: dict[str, Any] = {}
@@ -69,10 +81,13 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
     def read(tick: Tick) -> None:
         given = {key for key, call in calls.items() if tick.ask(call)}
         architecture = numbers["architecture"].value if "architecture" in given else -1
-        numa_node = numbers["numa_node"].value if "numa_node" in given else -1
+        bus_id = sysfs_bus_id(pci.busId) if "pci" in given else ""
+        numa_node = host_numa_node(card.sysfs, bus_id)
+        if numa_node in _NO_NUMA_NODE and "numa_node" in given:
+            numa_node = numbers["numa_node"].value
         tick.identity = GpuIdentity(
             name=card.name,
-            pci_bus_id=sysfs_bus_id(pci.busId) if "pci" in given else "",
+            pci_bus_id=bus_id,
             architecture=ARCHITECTURES.get(architecture, ""),
             serial=_text(texts["serial"]) if "serial" in given else "",
             vbios=_text(texts["vbios"]) if "vbios" in given else "",

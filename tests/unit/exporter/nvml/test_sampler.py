@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -298,3 +299,13 @@ def test_collectors_that_are_off_run_on_no_card() -> None:
         finally:
             sampler.stop()
             assert sampler.join(60.0)
+
+
+def test_readers_are_prepared_anew_now_and_then_so_that_a_refusal_is_no_last_word() -> None:
+    timing = dataclasses.replace(FAST, prepare=0.2)
+    with running("h20x2", lambda node: node.gpus[0].refuse("nvmlDeviceGetPowerUsage", ReturnCode.NO_PERMISSION), timing) as run:
+        run.wait_for_all_up()
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).absent.get(m.GPU_POWER) is Reason.NO_PERMISSION, "the refusal is told")
+        assert run.collector("power").success, "a refusal is an answer"
+        run.node.gpus[0].refuse("nvmlDeviceGetPowerUsage", None)
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_POWER) is not None, "the call is made again")

@@ -1,0 +1,43 @@
+"""The registry: every series of a card has one collector, every collector a flag and its help."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from poise.exporter import metrics as m
+from poise.exporter import settings
+from poise.exporter.metrics import Owner
+from poise.exporter.nvml import registry
+
+#: What follows from a card's state rather than from a collector's reading.
+FROM_STATE = {m.GPU_UP, m.GPU_UNSUPPORTED_INFO, m.GPU_LAST_SAMPLE}
+
+
+def test_every_series_of_a_card_has_exactly_one_collector() -> None:
+    given = Counter(metric for collector in registry.ALL for metric in collector.metrics)
+    assert set(given) == {metric for metric in m.ALL if metric.owner is Owner.GPU} - FROM_STATE
+    assert set(given.values()) == {1}
+
+
+def test_names_are_unique_and_helped() -> None:
+    names = [collector.name for collector in registry.ALL]
+    assert len(set(names)) == len(names)
+    assert all(collector.help for collector in registry.ALL)
+
+
+def test_every_collector_but_the_identity_has_a_switch() -> None:
+    parser = argparse.ArgumentParser()
+    settings.add_arguments(parser, registry.SWITCHES)
+    text = " ".join(parser.format_help().split())
+    for name, words in registry.SWITCHES.items():
+        assert f"--collector.{name}" in text
+        assert f"--no-collector.{name}" in text
+        assert words in text
+    assert {collector.name for collector in registry.ALL} - set(registry.SWITCHES) == {"identity"}
+
+
+def test_a_switched_off_collector_does_not_run_and_the_identity_always_does() -> None:
+    off = dict.fromkeys((collector.name for collector in registry.ALL), False)
+    assert [collector.name for collector in registry.enabled(off)] == ["identity"]
+    assert registry.enabled({}) == registry.ALL
