@@ -36,10 +36,21 @@ from poise.testbed.errors import TestbedError
 from poise.testbed.keeper import KEEP
 from poise.testbed.paths import StateLayout
 from poise.testbed.plan import DeploymentPlan, EnginePlan
-from poise.testbed.planning import STEP_CARDS, STEP_EXPORTER, STEP_INSTALL, STEP_MODEL, Request, make_plan, step_engine
+from poise.testbed.planning import (
+    STEP_CARDS,
+    STEP_EXPORTER,
+    STEP_INSTALL,
+    STEP_MODEL,
+    Request,
+    make_plan,
+    step_engine,
+    step_names,
+)
 from poise.testbed.progress import Progress
 from poise.testbed.records import Record
 from poise.testbed.workers import Worker
+
+__all__ = ["Deployment", "Request", "step_engine", "step_names"]
 
 # The CPU build with the tiny model is ready after 22 s on two idle cores, 60 s when they are busy. On GPUs a first start
 # downloads and loads tens of gigabytes.
