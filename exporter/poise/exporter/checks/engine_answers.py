@@ -65,6 +65,10 @@ def _check(engine: Engine, now: float) -> CheckResult:
             engine=name,
             evidence=evidence,
         )
+    if observed.url is None:
+        # A headless node of a multi-node engine, a Unix socket, another network namespace: silence says nothing about the engine.
+        sentence = observed.page_error or "the engine has no address here that could be asked"
+        return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, sentence, engine=name, evidence=evidence)
     answered_before = observed.last_page_at is not None
     silent = now - observed.last_page_at if observed.last_page_at is not None else None
     return CheckResult(
