@@ -10,6 +10,9 @@
  * for as long as a sequence is odd. An odd sequence without a lock is the work of a writer that was killed half-way: the
  * next reader or writer ends that change.
  *
+ * The writer is Python and cannot fence its stores: that they are seen in their order is x86-64's guarantee. AArch64 gives
+ * none, there a reader could in theory take an early part of a change for the whole.
+ *
  * Units are in the names. A test compares the offset of every member with the ctypes mirror.
  */
 #ifndef POISE_STATE_H
