@@ -39,7 +39,7 @@ class Demo:
 
     def step(self, name: str) -> dict[str, object]:
         try:
-            value = json.loads((self.layout.root / "progress.json").read_text())
+            value = json.loads(self.layout.progress.read_text())
         except FileNotFoundError:
             return {}
         return next((step for step in value["steps"] if step["name"] == name), {})

@@ -86,7 +86,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     request = _request(arguments, shapes.load(arguments.shape))
     layout = StateLayout(request.state_directory)
     layout.make()
-    file = arguments.progress or layout.root / "progress.json"
+    file = arguments.progress or layout.progress
     taken = {"page": demo.PAGE_PORT} if arguments.page_port == demo.PAGE_PORT else {"page": arguments.page_port}
     planned = ports.plan(taken, {} if arguments.page_port == demo.PAGE_PORT else taken)
     for remark in planned.remarks:

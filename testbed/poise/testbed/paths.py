@@ -89,6 +89,11 @@ class StateLayout:
         return self.root / "mirror.json"
 
     @property
+    def progress(self) -> Path:
+        """Progress of the demo, for its page."""
+        return self.root / "progress.json"
+
+    @property
     def shared_memory(self) -> Path:
         """The segments in /dev/shm that our processes were seen to hold."""
         return self.root / "shared_memory.json"

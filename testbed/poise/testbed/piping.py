@@ -75,10 +75,11 @@ def _read(
                 continue
             heard = time.monotonic()
             data = os.read(stream.fileno(), 65536)
-            if not data:
-                return
-            *whole, rest = (rest + data).split(b"\n")
+            *whole, rest = (rest + data).split(b"\n") if data else (rest, b"")
             for raw in whole:
                 text = raw.decode("utf-8", "replace").rstrip()
-                kept.append(text)
-                line(text)
+                if data or text:  # what the last line lacks is its end, not its text
+                    kept.append(text)
+                    line(text)
+            if not data:
+                return

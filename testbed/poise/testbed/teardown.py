@@ -107,7 +107,7 @@ def _end(layout: StateLayout, chosen: list[Record], members: list[ProcessStat], 
 
 def _clear(layout: StateLayout) -> None:
     """Removes what is only true while a deployment runs; logs stay, to be read afterwards."""
-    for path in (layout.plan, layout.faults, layout.mirror, layout.cards, layout.shared_memory):
+    for path in (layout.plan, layout.faults, layout.mirror, layout.cards, layout.progress, layout.shared_memory):
         path.unlink(missing_ok=True)
     for folder in (layout.records, layout.run, layout.temporary):
         shutil.rmtree(folder, ignore_errors=True)
