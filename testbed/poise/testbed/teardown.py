@@ -73,10 +73,16 @@ def _take_down(layout: StateLayout, say: Callable[[str], None]) -> Removed:
         sessions = {record.pid for record in chosen}
         members = [stat for stat in _ours(layout, processes.all_stats()) if stat.session in sessions]
         ended += _end(layout, chosen, members, say)
-    # What no record names: its record was damaged, or its server died and left children.
-    ended += _end(layout, [], _ours(layout, processes.all_stats()), say)
-    segments = shared_memory.remove(shared_memory.read_noted(layout.shared_memory))
-    _clear(layout)
+    segments: list[str] = []
+    while True:
+        # What no record names: its record was damaged, or its server died and left children.
+        ended += _end(layout, [], _ours(layout, processes.all_stats()), say)
+        segments += shared_memory.remove(shared_memory.read_noted(layout.shared_memory))
+        _clear(layout)
+        # Looked for once more: a process that was just being started when we looked first has either made its session by
+        # now, or cannot write its record any more and ends (starter.py).
+        if not _ours(layout, processes.all_stats()):
+            break
     return Removed(tuple(record.name for record in recorded if record.pid in ended), tuple(ended), tuple(segments))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from poise.testbed import lock, processes, records, shared_memory, teardown
+from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 
 from tests.unit.testbed.deployments import layout_in, ours, start, start_family
@@ -148,3 +149,26 @@ def test_a_semaphore_is_ours_though_its_holder_maps_it_under_another_name(layout
     assert path.name in {segment.name for segment in shared_memory.held_by([record.pid])}
     teardown.take_down(layout)
     assert not path.exists()
+
+
+def test_a_process_that_is_started_while_everything_is_taken_down_is_ended_too(layout: StateLayout) -> None:
+    """It was forked but had not made its session when it was first looked for."""
+    late: list[records.Record] = []
+
+    def say(text: str) -> None:
+        if text == "ending exporter" and not late:
+            late.append(start(layout, "late", "load"))
+
+    start(layout, "exporter", "exporter")
+    teardown.take_down(layout, say)
+    assert len(late) == 1
+    assert ours(layout) == []
+
+
+def test_a_process_that_is_started_after_everything_was_taken_down_ends_by_itself(layout: StateLayout) -> None:
+    start(layout)
+    teardown.take_down(layout)
+    layout.run.mkdir()
+    with pytest.raises(TestbedError, match="could not be started"):
+        start(layout)
+    assert ours(layout) == []
