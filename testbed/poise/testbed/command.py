@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace) -> int:
-    build: environment.Build = "gpu" if hardware.has_nvidia_driver() else "cpu"
+    build: environment.Build = "gpu" if hardware.detect().has_gpus else "cpu"
     progress = _progress("Installing vLLM", [STEP_INSTALL], None)
     with progress.step(STEP_INSTALL, f"{build} build") as note:
         made = environment.install(build, paths.cache_directory(os.environ), arguments.index, note, os.environ)
@@ -74,7 +74,7 @@ def _request(arguments: argparse.Namespace, shape: shapes.Shape) -> Request:
 
 def _up(arguments: argparse.Namespace) -> int:
     request = _request(arguments, shapes.load(arguments.shape))
-    simulated = not hardware.has_nvidia_driver()
+    simulated = not hardware.detect().has_gpus
     progress = _progress(request.shape.title, step_names(request, simulated), arguments.progress)
     deployment = Deployment.up(request, progress, os.environ, _say)
     deployment.release()
@@ -92,7 +92,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     for remark in planned.remarks:
         _say(remark)
     settings = demo.DemoSettings(planned.ports["page"], str(file), arguments.seconds)
-    names = step_names(request, simulated=not hardware.has_nvidia_driver())
+    names = step_names(request, simulated=not hardware.detect().has_gpus)
     progress = _progress(f"Testbed: {request.shape.title}", demo.with_page(names), file)
     demo.run_demo(request, settings, progress, os.environ, _say)
     return 0
