@@ -84,6 +84,10 @@ class _Worker(threading.Thread):
         self._prepared_at = 0.0
         #: The first turn is over, however it went.
         self.begun = False
+        #: Why a card that was never seen is not read; it has no UUID under which that could be shown.
+        self.failure = ""
+        #: Its hang was logged.
+        self.hang_told = False
 
     def stuck(self, now: float) -> bool:
         """Whether the tick under way is past its deadline."""
@@ -131,6 +135,12 @@ class _Worker(threading.Thread):
                 # Perhaps it is not the card: after a driver reload all calls fail until NVML is initialised again.
                 self._sampler.look()
             return 0.0
+        except Exception as error:  # a fault of ours in one card must not end its thread
+            logger.exception("reading card %d failed", self.index)
+            self.reader = None
+            self._down(Reason.ERROR, f"{type(error).__name__}: {error}")
+            return self._sampler.timing.look
+        self.failure = ""
         took = self._sampler.monotonic() - begun
         if took > self._sampler.timing.deadline:
             # What a tick that hung has read is of no one moment; the next tick follows at once.
@@ -167,6 +177,8 @@ class _Worker(threading.Thread):
         name = max(runs, key=lambda key: runs[key].duration)
         run = runs[name]
         words = f"took {took:.0f} s, deadline {self._sampler.timing.deadline:g} s"
+        logger.info("card %d (%s) answers again: %s %s", self.index, self.record.gpu.uuid, name, words)
+        self.hang_told = False
         runs[name] = run._replace(success=False, error=words, failures=run.failures + 1)
 
     def _publish(self, gpu: Gpu) -> None:
@@ -184,6 +196,10 @@ class _Worker(threading.Thread):
     def _down(self, reason: Reason, words: str) -> bool:
         """Marks the card down; whether that is new."""
         record = self.record
+        if record is None:
+            if words != self.failure:
+                logger.warning("card %d is not read: %s", self.index, words)
+            self.failure = words
         if record is None or record.owner is not self:
             return False
         new = record.gpu.up or record.gpu.down_reason is not reason
@@ -259,7 +275,8 @@ class Sampler:
         now = self.monotonic()
         with self._lock:
             records = list(self._records.values())
-            stuck_workers = [worker for worker in self._workers.values() if worker.stuck(now)]
+            workers = list(self._workers.values())
+        stuck_workers = [worker for worker in workers if worker.stuck(now)]
         gpus = sorted((self._shown(record, now) for record in records), key=lambda gpu: (gpu.index, gpu.uuid))
         gpus = [gpu for gpu in gpus if not gpu.up or gpu.sampled_at is not None]
         asked_at = self._asked_driver_at
@@ -267,7 +284,8 @@ class Sampler:
         info = self._info
         if driver_stuck and asked_at is not None and not info.driver:
             info = DriverInfo(error=f"it has not answered for {now - asked_at:.0f} s")
-        return View(info, tuple(gpus), self._statuses(records, now, driver_stuck, stuck_workers), driver_stuck or bool(stuck_workers))
+        statuses = self._statuses(records, now, driver_stuck, stuck_workers, workers)
+        return View(info, tuple(gpus), statuses, driver_stuck or bool(stuck_workers))
 
     def settled(self) -> bool:
         """Whether the driver was asked and every card had its first turn, so that a view is not merely early."""
@@ -320,14 +338,18 @@ class Sampler:
             return down(gpu, Reason.TIMEOUT if record.owner.is_alive() else Reason.GPU_LOST)
         return gpu
 
-    def _statuses(self, records: list[_Record], now: float, driver_stuck: bool, stuck: list[_Worker]) -> tuple[CollectorStatus, ...]:
+    def _statuses(
+        self, records: list[_Record], now: float, driver_stuck: bool, stuck: list[_Worker], workers: list[_Worker]
+    ) -> tuple[CollectorStatus, ...]:
         run = self._driver_run
         error = run.error
-        unknown = [worker for worker in stuck if worker.record is None]
         if driver_stuck:
             error = "the driver does not answer"
-        elif unknown:
-            error = f"card {unknown[0].index} does not answer and was never seen"
+        else:
+            error = error or next(
+                (f"card {worker.index} does not answer and was never seen" for worker in stuck if worker.record is None), ""
+            )
+            error = error or next((f"card {worker.index}: {worker.failure}" for worker in workers if worker.failure), "")
         statuses = [
             CollectorStatus(DRIVER_COLLECTOR, self.timing.look, run.duration, not error, run.last_success, run.failures, error),
         ]
@@ -393,6 +415,7 @@ class Sampler:
             self._wake.wait(wait)
             self._wake.clear()
             now = self.monotonic()
+            self._tell_hangs(now)
             lost_since = (lost_since or now) if self._any_lost(now) else None
             if lost_since is None:
                 reinitialise_after = timing.reinitialise
@@ -402,6 +425,15 @@ class Sampler:
                 self._reinitialise = "a lost card may have come back"
             if self._reinitialise and self._driver is not None and not self._leave.is_set():
                 self._give_up_driver()
+
+    def _tell_hangs(self, now: float) -> None:
+        """Logs each hang once: its own thread cannot."""
+        with self._lock:
+            workers = list(self._workers.values())
+        for worker in workers:
+            if worker.stuck(now) and not worker.hang_told:
+                worker.hang_told = True
+                logger.warning("card %d hangs in the driver, in %s", worker.index, worker.current or "its first call")
 
     def _opened(self) -> None:
         assert self._driver is not None

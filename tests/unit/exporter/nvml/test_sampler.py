@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.nvml import registry
+from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import DRIVER_COLLECTOR, Sampler, Timing, View
 from poise.exporter.snapshot import CollectorStatus, Gpu, Reason
 from poise.testbed.nvml.codes import ReturnCode
@@ -97,12 +99,14 @@ def test_all_cards_are_read_in_index_order() -> None:
         wait_until(lambda: all(status.success for status in run.view().collectors), "all collectors succeed")
 
 
-def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on() -> None:
+def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     with running("h20x2") as run:
         run.wait_for_all_up()
         injection = run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
         injection.wait_until_held()
         wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
+        wait_until(lambda: "card 0 hangs in the driver, in power" in caplog.text, "the hang is logged")
         card = run.card(0)
         assert card is not None
         assert card.identity.name == run.node.gpus[0].name
@@ -120,6 +124,8 @@ def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on() -> N
         wait_until(lambda: run.up(0), "card 0 back")
         wait_until(lambda: run.collector("power").success, "its collector succeeds again")
         assert run.collector("power").failures >= 1
+        assert "answers again" in caplog.text
+        assert caplog.text.count("hangs in the driver") == 1, "a state is logged once"
 
 
 def test_a_view_never_waits_for_a_card() -> None:
@@ -309,3 +315,32 @@ def test_readers_are_prepared_anew_now_and_then_so_that_a_refusal_is_no_last_wor
         assert run.collector("power").success, "a refusal is an answer"
         run.node.gpus[0].refuse("nvmlDeviceGetPowerUsage", None)
         wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_POWER) is not None, "the call is made again")
+
+
+def test_a_card_that_we_may_not_open_is_named_and_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    """As in a container that was given one card's device node."""
+    forbid = ReturnCode.NO_PERMISSION
+    with running("h20x2", lambda node: node.inject("nvmlDeviceGetHandleByIndex_v2", error=forbid, gpu=0)) as run:
+        wait_until(lambda: run.up(1), "card 1 up")
+        wait_until(
+            lambda: "card 0: nvmlDeviceGetHandleByIndex: Insufficient Permissions" in run.collector(DRIVER_COLLECTOR).error, "it is named"
+        )
+        assert len(run.view().gpus) == 1
+        wait_until(lambda: run.node.calls("nvmlDeviceGetHandleByIndex_v2", 0) > 3, "it is tried again")
+        assert caplog.text.count("card 0 is not read") == 1
+        run.node.release()
+        run.wait_for_all_up()
+        wait_until(lambda: run.collector(DRIVER_COLLECTOR).success, "all is well")
+
+
+def test_a_fault_of_our_own_does_not_end_a_cards_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+
+        def broken(self: CardReader) -> Gpu:
+            raise RuntimeError("a fault of ours")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CardReader, "tick", broken)
+            wait_until(lambda: run.down(0, Reason.ERROR), "card 0 in error")
+        run.wait_for_all_up()
