@@ -25,7 +25,8 @@ from poise.exporter.expected import expected_gpus
 from poise.exporter.exposition import Build, Exposition, library_collectors
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.sampler import Sampler
-from poise.exporter.server import HttpServer, ListenError, Pages
+from poise.exporter.pages import Pages
+from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
 
 logger = logging.getLogger(__name__)

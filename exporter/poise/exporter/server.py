@@ -1,29 +1,23 @@
-"""The exporter's HTTP server: /metrics, /checks, /healthz, /readyz and a landing page, from what was published last.
+"""The exporter's HTTP server, small on purpose: one request per connection, a bounded number of connections, each with a deadline.
 
-Small on purpose: one request per connection, a bounded number of connections, each with a deadline for the whole of it, so that slow or
-hostile clients cost nothing but their own connection. It knows the published snapshot and the two renderers, no driver and no engine.
+The deadline is for the whole of a connection, so that slow or hostile clients cost nothing but their own. What is answered is pages.py's.
 """
 
 from __future__ import annotations
 
 import gzip
-import html
 import ipaddress
-import json
 import logging
 import re
 import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from poise.exporter.assemble import Published
-from poise.exporter.checks.document import document
-from poise.exporter.exposition import Exposition, negotiate
+from poise.exporter.pages import Pages, Response, plain
 
 logger = logging.getLogger(__name__)
 
@@ -35,103 +29,6 @@ CONNECTION_SECONDS = 10.0
 POLL_SECONDS = 0.25
 #: The fastest level: a page of 400 KB shrinks to 8 % with it, and to 6 % with the slowest.
 _GZIP_LEVEL = 1
-_METHODS = "GET, HEAD"
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer: status, content type, body, and more headers."""
-
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-def _text(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Response:
-    return Response(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
-
-
-class Pages:
-    """What each path answers. Pure but for the newest snapshot and the clock, which are passed in."""
-
-    def __init__(self, latest: Callable[[], Published | None], exposition: Exposition, version: str, wall: Callable[[], float] = time.time):
-        self._latest = latest
-        self._exposition = exposition
-        self._version = version
-        self._wall = wall
-
-    def answer(self, method: str, path: str, accept: str) -> Response:
-        """The answer to a request whose path has no query."""
-        pages: dict[str, Callable[[str], Response]] = {
-            "/": lambda accept: self._landing(),
-            "/metrics": self._metrics,
-            "/checks": lambda accept: self._checks(),
-            "/healthz": lambda accept: _text(HTTPStatus.OK, "alive"),
-            "/readyz": lambda accept: self._ready(),
-        }
-        page = pages.get(path)
-        if page is None:
-            return _text(HTTPStatus.NOT_FOUND, f"no such page; there are {' '.join(sorted(pages))}")
-        if method not in ("GET", "HEAD"):
-            return _text(HTTPStatus.METHOD_NOT_ALLOWED, f"only {_METHODS}", ("Allow", _METHODS))
-        return page(accept)
-
-    def _metrics(self, accept: str) -> Response:
-        published = self._latest()
-        if published is None:
-            return self._not_ready()
-        form = negotiate(accept)
-        results = published.outcome.results if published.outcome else ()
-        return Response(HTTPStatus.OK, form.value, self._exposition.render(published.snapshot, results, self._wall(), form))
-
-    def _checks(self) -> Response:
-        published = self._latest()
-        if published is None:
-            return self._not_ready()
-        if published.outcome is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "the checks failed; see the log")
-        body = json.dumps(document(published.snapshot, published.outcome), ensure_ascii=False, indent=1, allow_nan=False)
-        return Response(HTTPStatus.OK, "application/json", body.encode("utf-8", "replace"))
-
-    def _ready(self) -> Response:
-        return _text(HTTPStatus.OK, "ready") if self._latest() else self._not_ready()
-
-    def _not_ready(self) -> Response:
-        return _text(HTTPStatus.SERVICE_UNAVAILABLE, "starting: no snapshot yet", ("Retry-After", "1"))
-
-    def _landing(self) -> Response:
-        published = self._latest()
-        rows = [("Version", self._version)]
-        if published is not None:
-            snapshot = published.snapshot
-            expected = "" if snapshot.gpus_expected is None else f" of {snapshot.gpus_expected} expected"
-            rows += [
-                ("Node", snapshot.node),
-                ("Driver", snapshot.driver.driver or snapshot.driver.error),
-                ("Cards", f"{sum(gpu.up for gpu in snapshot.gpus)}{expected}{' (simulated)' if snapshot.simulated else ''}"),
-                ("Engines", ", ".join(engine.identity.engine for engine in snapshot.engines) or "none found"),
-            ]
-            if published.outcome is not None:
-                rows.append(("Verdict", published.outcome.verdict.summary))
-        table = "".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in rows)
-        body = _LANDING.replace("ROWS", table)
-        return Response(HTTPStatus.OK, "text/html; charset=utf-8", body.encode("utf-8", "replace"), _PAGE_HEADERS)
-
-
-_PAGE_HEADERS = (("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),)
-_LANDING = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
-<title>Poise exporter</title>
-<style>
-:root { color-scheme: light dark } body { font: 16px/1.5 system-ui, sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem }
-th { text-align: left; padding-right: 1.5rem; vertical-align: top; font-weight: 600 } td { overflow-wrap: anywhere }
-</style>
-<h1>Poise exporter</h1>
-<table>ROWS</table>
-<p><a href="/metrics">/metrics</a> · <a href="/checks">/checks</a> · <a href="/healthz">/healthz</a> · <a href="/readyz">/readyz</a>
-</html>
-"""
 
 
 def _accepts_gzip(header: str) -> bool:
@@ -204,13 +101,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _response(self) -> Response:
         if not self.server.host_allowed(self.connection, self.headers.get("Host")):
-            return _text(HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours; use the address that the exporter listens on")
+            return plain(HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours; use the address that the exporter listens on")
         try:
             # Header values may hold anything; what is no Latin-1 text is as good as absent.
             return self.server.pages.answer(self.command, self.path.partition("?")[0].partition("#")[0], self.headers.get("Accept", ""))
         except Exception:
             logger.exception("request for %r failed", self.path[:200])
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the log of the exporter")
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the log of the exporter")
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _any
 

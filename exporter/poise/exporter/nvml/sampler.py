@@ -10,50 +10,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from poise.exporter.nvml.card import Card, CardMemory, Collector, Peer
+from poise.exporter.nvml.card import Collector, Peer
 from poise.exporter.nvml.driver import Driver, DriverError
-from poise.exporter.nvml.library import DRIVER_GONE, LIBRARY_NAME, LOST, NvmlFailure
-from poise.exporter.nvml.reader import SIMULATED_PREFIX, CardReader, CardSilent, Run
-from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, GpuIdentity, Reason
+from poise.exporter.nvml.library import LIBRARY_NAME, NvmlFailure
+from poise.exporter.nvml.reader import Run
+from poise.exporter.nvml.statuses import collector_status, driver_status
+from poise.exporter.nvml.worker import CardThread, Record, Timing, down
+from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, Reason
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Deadlines and waits of the sampler, in seconds."""
-
-    #: A tick that takes longer is a hang. A healthy tick takes milliseconds; a first one without persistence mode was seen at 1.5 s.
-    deadline: float = 3.0
-    #: How often the driver is asked how many cards it has, and a card that is down is tried again.
-    look: float = 5.0
-    #: Waits between tries to initialise: the first, and the longest after doubling.
-    backoff: float = 1.0
-    longest_backoff: float = 30.0
-    #: A card that came back to the bus is seen only by a new NVML: how long a loss lasts before that is tried; then the wait doubles.
-    reinitialise: float = 30.0
-    longest_reinitialise: float = 600.0
-    #: Readers are prepared anew so often, which forgets what the driver refused (it may answer now) and counts links again.
-    prepare: float = 300.0
-    #: How long idle card threads are given to leave before NVML is shut down.
-    leave: float = 2.0
-
-
-DRIVER_COLLECTOR = "driver"
-
-
-@dataclass(slots=True)
-class _Record:
-    """All that is kept of one card, over losses and driver reloads. Written by the card's thread, read by anybody."""
-
-    gpu: Gpu
-    finished: float  # monotonic
-    owner: _Worker
-    memory: CardMemory = field(default_factory=CardMemory)
-    runs: dict[str, Run] = field(default_factory=dict)
-    pci_bus_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,154 +32,6 @@ class View:
     collectors: tuple[CollectorStatus, ...]
     #: Whether a thread is stuck in the driver: the process can then not leave in the ordinary way.
     stuck: bool
-
-
-class _Worker(threading.Thread):
-    """The thread of one NVML index in one life of the driver."""
-
-    def __init__(self, sampler: Sampler, driver: Driver, index: int, phase: float) -> None:
-        super().__init__(name=f"gpu-{index}", daemon=True)
-        self.index = index
-        self.leave = threading.Event()
-        self.started: float | None = None  # monotonic, while in the driver
-        self.reader: CardReader | None = None
-        self.record: _Record | None = None
-        self._sampler = sampler
-        self._driver = driver
-        self._phase = phase
-        self._due = float("-inf")
-        self._prepared_at = 0.0
-        #: The first turn is over, however it went.
-        self.begun = False
-        #: Why a card that was never seen is not read; it has no UUID under which that could be shown.
-        self.failure = ""
-        #: Its hang was logged.
-        self.hang_told = False
-
-    def stuck(self, now: float) -> bool:
-        """Whether the tick under way is past its deadline."""
-        started = self.started
-        return started is not None and now - started > self._sampler.timing.deadline
-
-    @property
-    def current(self) -> str:
-        """The collector that is running now, or an empty string."""
-        return self.reader.current if self.reader else ""
-
-    def run(self) -> None:
-        clock = self._sampler.monotonic
-        while not self.leave.wait(max(0.0, self._due - clock())):
-            self.started = begun = clock()
-            try:
-                pause = self._turn(begun)
-            finally:
-                self.started = None
-            now = clock()
-            if pause:
-                self._due = now + pause
-            elif not self.begun:
-                self._due = begun + self._phase
-            else:
-                self._due = max(self._due + self._sampler.interval, now)
-            self.begun = True
-
-    def _turn(self, begun: float) -> float:
-        """One tick; how long to wait for the next, 0 for the usual interval."""
-        try:
-            if self.reader is None or begun - self._prepared_at > self._sampler.timing.prepare:
-                self._attach()
-                self._prepared_at = begun
-            assert self.reader is not None
-            gpu = self.reader.tick()
-        except NvmlFailure as failure:
-            self.reader = None
-            if failure.code in DRIVER_GONE:
-                self._sampler.driver_gone(self, str(failure))
-            self._down(Reason.GPU_LOST if failure.code in LOST else Reason.ERROR, str(failure))
-            return self._sampler.timing.look
-        except CardSilent as silence:
-            if self._down(Reason.ERROR, str(silence)):
-                # Perhaps it is not the card: after a driver reload all calls fail until NVML is initialised again.
-                self._sampler.look()
-            return 0.0
-        except Exception as error:  # a fault of ours in one card must not end its thread
-            logger.exception("reading card %d failed", self.index)
-            self.reader = None
-            self._down(Reason.ERROR, f"{type(error).__name__}: {error}")
-            return self._sampler.timing.look
-        self.failure = ""
-        took = self._sampler.monotonic() - begun
-        if took > self._sampler.timing.deadline:
-            # What a tick that hung has read is of no one moment; the next tick follows at once.
-            self._note_hang(took)
-            return 0.0
-        self._publish(gpu)
-        return 0.0
-
-    def _attach(self) -> None:
-        """Gets handle, UUID and name, and prepares the collectors. Whatever fails here is the card's own failure."""
-        handle = self._driver.handle(self.index)
-        uuid = self._driver.text(handle, "nvmlDeviceGetUUID")
-        name = self._driver.text(handle, "nvmlDeviceGetName")
-        seen = Gpu(index=self.index, uuid=uuid, identity=GpuIdentity(name=name), simulated=name.startswith(SIMULATED_PREFIX))
-        record = self._sampler.claim(self, seen)
-        card = Card(
-            self._driver.library,
-            handle,
-            index=self.index,
-            uuid=uuid,
-            name=name,
-            interval=self._sampler.interval,
-            driver_version=self._driver.version,
-            memory=record.memory,
-            peers=lambda: self._sampler.peers(uuid),
-        )
-        self.record = record
-        self.reader = CardReader(card, self._sampler.collectors, record.runs, wall=self._sampler.wall, monotonic=self._sampler.monotonic)
-
-    def _note_hang(self, took: float) -> None:
-        """Counts the hang as a failed run of the collector that took longest."""
-        assert self.record is not None
-        runs = self.record.runs
-        name = max(runs, key=lambda key: runs[key].duration)
-        run = runs[name]
-        words = f"took {took:.0f} s, deadline {self._sampler.timing.deadline:g} s"
-        logger.info("card %d (%s) answers again: %s %s", self.index, self.record.gpu.uuid, name, words)
-        self.hang_told = False
-        runs[name] = run._replace(success=False, error=words, failures=run.failures + 1)
-
-    def _publish(self, gpu: Gpu) -> None:
-        record = self.record
-        if record is None or record.owner is not self:
-            return
-        if not record.gpu.up and record.gpu.sampled_at is not None:
-            logger.info("card %d (%s) is back", gpu.index, gpu.uuid)
-        elif record.gpu.sampled_at is None:
-            logger.info("card %d: %s (%s)", gpu.index, gpu.identity.name, gpu.uuid)
-        record.pci_bus_id = gpu.identity.pci_bus_id
-        record.gpu = gpu
-        record.finished = self._sampler.monotonic()
-
-    def _down(self, reason: Reason, words: str) -> bool:
-        """Marks the card down; whether that is new."""
-        record = self.record
-        if record is None:
-            if words != self.failure:
-                logger.warning("card %d is not read: %s", self.index, words)
-            self.failure = words
-        if record is None or record.owner is not self:
-            return False
-        new = record.gpu.up or record.gpu.down_reason is not reason
-        if new:
-            logger.warning("card %d (%s) is down, %s: %s", record.gpu.index, record.gpu.uuid, reason, words)
-        record.gpu = down(record.gpu, reason)
-        record.finished = self._sampler.monotonic()
-        return new
-
-
-def down(gpu: Gpu, reason: Reason) -> Gpu:
-    """The card without readings: identity, and why it is down."""
-    return replace(gpu, up=False, down_reason=reason, readings={}, absent={}, processes=None)
 
 
 class Sampler:
@@ -234,8 +53,8 @@ class Sampler:
         self.wall = wall
         self.monotonic = monotonic
         self._library = library
-        self._records: dict[str, _Record] = {}
-        self._workers: dict[int, _Worker] = {}
+        self._records: dict[str, Record] = {}
+        self._workers: dict[int, CardThread] = {}
         self._lock = threading.Lock()  # of `_records` and `_workers`; never held during a driver call
         self._leave = threading.Event()
         self._wake = threading.Event()
@@ -284,8 +103,10 @@ class Sampler:
         info = self._info
         if driver_stuck and asked_at is not None and not info.driver:
             info = DriverInfo(error=f"it has not answered for {now - asked_at:.0f} s")
-        statuses = self._statuses(records, now, driver_stuck, stuck_workers, workers)
-        return View(info, tuple(gpus), statuses, driver_stuck or bool(stuck_workers))
+        shown = [(record, self._shown(record, now)) for record in records]
+        statuses = [driver_status(self._driver_run, self.timing.look, hangs=driver_stuck, stuck=stuck_workers, threads=workers)]
+        statuses += [collector_status(collector, self.interval, shown) for collector in self.collectors]
+        return View(info, tuple(gpus), tuple(statuses), driver_stuck or bool(stuck_workers))
 
     def settled(self) -> bool:
         """Whether the driver was asked and every card had its first turn, so that a view is not merely early."""
@@ -294,12 +115,12 @@ class Sampler:
         return self._asked and all(worker.begun for worker in workers)
 
     # ------------------------------------------------------------------------------------------------------- for the workers
-    def claim(self, worker: _Worker, gpu: Gpu) -> _Record:
+    def claim(self, worker: CardThread, gpu: Gpu) -> Record:
         """The record of this card, which from now on is this worker's to write."""
         with self._lock:
             record = self._records.get(gpu.uuid)
             if record is None:
-                record = self._records[gpu.uuid] = _Record(gpu=gpu, finished=self.monotonic(), owner=worker)
+                record = self._records[gpu.uuid] = Record(gpu=gpu, finished=self.monotonic(), owner=worker)
             record.owner = worker
             record.finished = self.monotonic()
             return record
@@ -320,7 +141,7 @@ class Sampler:
         """Asks the driver's thread to look at the driver now."""
         self._wake.set()
 
-    def driver_gone(self, worker: _Worker, words: str) -> None:
+    def driver_gone(self, worker: CardThread, words: str) -> None:
         """A card's call says that the driver must be initialised again."""
         with self._lock:
             if self._workers.get(worker.index) is not worker:
@@ -329,7 +150,7 @@ class Sampler:
         self._wake.set()
 
     # ------------------------------------------------------------------------------------------------------ what is shown
-    def _shown(self, record: _Record, now: float) -> Gpu:
+    def _shown(self, record: Record, now: float) -> Gpu:
         gpu = record.gpu
         if record.owner.stuck(now):
             return down(gpu, Reason.TIMEOUT)
@@ -337,55 +158,6 @@ class Sampler:
             # Nobody reads it any more (the driver has it no longer, or is gone itself), or its thread does not get to.
             return down(gpu, Reason.TIMEOUT if record.owner.is_alive() else Reason.GPU_LOST)
         return gpu
-
-    def _statuses(
-        self, records: list[_Record], now: float, driver_stuck: bool, stuck: list[_Worker], workers: list[_Worker]
-    ) -> tuple[CollectorStatus, ...]:
-        run = self._driver_run
-        error = run.error
-        if driver_stuck:
-            error = "the driver does not answer"
-        else:
-            error = error or next(
-                (f"card {worker.index} does not answer and was never seen" for worker in stuck if worker.record is None), ""
-            )
-            error = error or next((f"card {worker.index}: {worker.failure}" for worker in workers if worker.failure), "")
-        statuses = [
-            CollectorStatus(DRIVER_COLLECTOR, self.timing.look, run.duration, not error, run.last_success, run.failures, error),
-        ]
-        shown = [(record, self._shown(record, now)) for record in records]
-        for collector in self.collectors:
-            statuses.append(self._status(collector, shown))
-        return tuple(statuses)
-
-    def _status(self, collector: Collector, shown: list[tuple[_Record, Gpu]]) -> CollectorStatus:
-        name = collector.name
-        interval = max(collector.interval or 0.0, self.interval)
-        failures = sum(record.runs[name].failures for record, _ in shown if name in record.runs)
-        errors = [
-            f"card {gpu.index} hangs in it" for record, gpu in shown if gpu.down_reason is Reason.TIMEOUT and record.owner.current == name
-        ]
-        failures += len(errors)  # a hang is counted in its record once it ends
-        runs = []
-        for record, gpu in shown:
-            if gpu.up and name in record.runs:
-                runs.append(record.runs[name])
-                if record.runs[name].error:
-                    errors.append(f"card {gpu.index}: {record.runs[name].error}")
-        if not runs:
-            last = [record.runs[name].last_success for record, _ in shown if name in record.runs]
-            known = [at for at in last if at is not None]
-            return CollectorStatus(name, interval, None, False, max(known, default=None), failures, (errors or ["no card answers"])[0])
-        successes = [run.last_success for run in runs]
-        return CollectorStatus(
-            name,
-            interval,
-            max(run.duration for run in runs),
-            not errors,
-            None if None in successes else min(at for at in successes if at is not None),
-            failures,
-            errors[0] if errors else "",
-        )
 
     # ------------------------------------------------------------------------------------------------------ the driver's thread
     def _run(self) -> None:
@@ -475,11 +247,11 @@ class Sampler:
                 worker = self._workers.get(index)
                 if worker is None or not worker.is_alive():
                     # After the first, spread over the interval, so that the cards' ticks do not pile up.
-                    worker = _Worker(self, driver, index, self.interval * (1 + index / count))
+                    worker = CardThread(self, driver, index, self.interval * (1 + index / count))
                     self._workers[index] = worker
                     worker.start()
 
-    def _dismiss(self, workers: list[_Worker]) -> bool:
+    def _dismiss(self, workers: list[CardThread]) -> bool:
         """Lets idle threads leave; whether all did. A card that no other thread claims soon is lost."""
         now = self.monotonic()
         if any(worker.stuck(now) for worker in workers):

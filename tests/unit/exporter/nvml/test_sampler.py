@@ -13,7 +13,9 @@ import pytest
 from poise.exporter import metrics as m
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.reader import CardReader
-from poise.exporter.nvml.sampler import DRIVER_COLLECTOR, Sampler, Timing, View
+from poise.exporter.nvml.sampler import Sampler, View
+from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
+from poise.exporter.nvml.worker import Timing
 from poise.exporter.snapshot import CollectorStatus, Gpu, Reason
 from poise.testbed.nvml.codes import ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
