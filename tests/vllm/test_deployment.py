@@ -60,10 +60,9 @@ def test_status_says_that_every_part_is_ready(tp: Deployment) -> None:
 def test_the_same_prompt_gives_the_same_greedy_answer(tp: Deployment) -> None:
     """Random weights, but a real model: two ranks that did not reduce together would not repeat themselves."""
     answers = [request.complete(tp.engine().url, tp.plan.served_name, "server token queue", 16, 60, os.environ) for _ in range(2)]
-    usage = [answer["usage"] for answer in answers]
-    assert usage[0] == usage[1]
-    assert isinstance(usage[0], dict)
-    assert usage[0]["completion_tokens"] == 16
+    texts = [answer["choices"][0]["text"] for answer in answers]  # type: ignore[index]  # as OpenAI's API has it
+    assert texts[0] == texts[1] != ""
+    assert answers[0]["usage"]["completion_tokens"] == 16  # type: ignore[index]  # likewise
 
 
 def test_load_keeps_both_cards_busy_and_is_what_the_servers_own_page_counts(tp: Deployment) -> None:

@@ -17,9 +17,10 @@ def authorization(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def complete(url: str, model: str, prompt: str, max_tokens: int, timeout: float, environ: Mapping[str, str]) -> Mapping[str, object]:
-    """Posts to /v1/completions and returns the answer. Raises TestbedError with status and text when it is not 200."""
+    """Posts to /v1/completions, greedily decoded, and returns the answer. Raises TestbedError with status and text when it is not 200."""
     target = urlsplit(url)
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True})
+    wanted = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
+    body = json.dumps(wanted)
     connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=timeout)
     try:
         headers = {"Content-Type": "application/json", **authorization(environ)}
