@@ -22,8 +22,10 @@ from poise.dashboard.observation import Observation
 from poise.dashboard.sparkline import paths
 from poise.dashboard.texts import Texts
 from poise.exporter import metrics
+from poise.exporter.checks import cards_present
 from poise.exporter.checks.result import WORST_FIRST, State, Status
 from poise.exporter.metrics import Metric
+from poise.exporter.snapshot import Reason
 from poise.history.recent import Point, RecentWindow
 from poise.history.text_format import Series
 
@@ -99,7 +101,7 @@ def _card(observation: Observation, series: Series, texts: Texts, *, engine: str
     window, uuid, index = observation.window, series.label("uuid"), shortened(series.label("gpu"), 8)
     reader = _Reader(window, uuid, texts)
     info = window.select(metrics.GPU_INFO.name, uuid=uuid)
-    state = _state(window, uuid)
+    state = _state(observation, uuid)
     check_state = worst_state(observation, uuid=uuid)
     events = [one.label("reason") for one in window.select(metrics.GPU_CLOCKS_EVENT.name, uuid=uuid) if window.value(one) == 1.0]
     return CardContext(
@@ -161,13 +163,18 @@ def _megahertz(hertz: float) -> str:
     return f"{count(hertz / 1e6)}{SPACE}MHz"
 
 
-def _state(window: RecentWindow, uuid: str) -> str:
+def _state(observation: Observation, uuid: str) -> str:
+    """up, or how the card fails: by the reason that its series give, else by the evidence of the checks about it."""
+    window = observation.window
     if window.one(metrics.GPU_UP.name, uuid=uuid) != 0.0:
         return "up"
     reasons = {series.label("reason") for series in window.select(metrics.GPU_UNSUPPORTED_INFO.name, uuid=uuid)}
-    if "gpu_lost" in reasons:
+    if observation.checks is not None:
+        about = (finding.result for finding in observation.checks.checks if finding.result.uuid == uuid)
+        reasons |= {result.evidence.get("reason", "") for result in about if result.check == cards_present.NAME}
+    if Reason.GPU_LOST in reasons:
         return "lost"
-    return "hangs" if "timeout" in reasons else "failed"
+    return "hangs" if Reason.TIMEOUT in reasons else "failed"
 
 
 def _busy(observation: Observation, reader: _Reader, index: str) -> BusyContext:

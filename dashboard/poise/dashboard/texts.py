@@ -26,7 +26,7 @@ class Texts:
     json_twin: str = "This page as JSON"
     own_metrics: str = "Metrics of this process"
     simulated_title: str = "Simulated cards"
-    simulated_text: str = "The GPUs on this page are simulated. Nothing here was measured on real hardware."
+    simulated_text: str = "The GPUs on this page are simulated: their numbers come from no real card."
     sources: str = "Sources"
     exporter: str = "exporter"
     stale_title: str = "Old data"

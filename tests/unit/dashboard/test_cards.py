@@ -90,6 +90,13 @@ def test_a_card_that_does_not_answer_says_how(reason: str, state: str, words: st
     assert words in card.explanation
 
 
+def test_how_a_card_fails_is_also_known_from_the_checks() -> None:
+    scene = NodeScene((CardScene(0, up=False),))
+    down = {"check": "cards", "status": "fail", "state": "problem", "uuid": scene.cards[0].uuid, "evidence": {"reason": "timeout"}}
+    assert card_of(page_of(replace(scene, checks=(down,))), 0).state == "hangs"
+    assert card_of(page_of(replace(scene, checks=({**down, "uuid": "GPU-other"},))), 0).state == "failed"
+
+
 def test_links_are_summed_counted_and_missed() -> None:
     scene = tensor_parallel()
     down = replace(scene, cards=(replace(scene.cards[0], links_down=2), replace(scene.cards[1], links=0)))

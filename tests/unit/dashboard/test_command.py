@@ -12,8 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,73 +19,13 @@ import pytest
 from poise.dashboard.command import add_arguments, exporter_command
 
 from tests.node_scenes import tensor_parallel
-from tests.unit.dashboard.test_exporter_process import alive
-
-#: Seconds for things that take one: this machine may be busy with other tests.
-PATIENCE = 30.0
+from tests.poise_up import PATIENCE, alive, children, free_port, get, overview, up, wait_for
 
 
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="poise up")
     add_arguments(parser)
     return parser.parse_args(words)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
-def wait_for(condition: object, what: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s"
-        time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def up(*words: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A running `poise up` and its URL; ended at the end, whatever happens."""
-    port = free_port()
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "poise.cli", "up", "--listen", f"127.0.0.1:{port}", *words], stdout=stream, stderr=stream, cwd=log.parent
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: process.poll() is not None or get(f"{url}/healthz")[0] == 200, "poise up answers")
-        yield process, url
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def overview(url: str) -> dict[str, object]:
-    document = json.loads(get(f"{url}/api/poise/v1/overview")[1] or "{}")
-    assert isinstance(document, dict)
-    return document
 
 
 # ------------------------------------------------------------------------------------------------------------------- flags

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import os
 import signal
@@ -17,15 +16,10 @@ from poise.dashboard import die_with_parent
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.observation import ExporterMode, ExporterStatus
 
+from tests.poise_up import alive
+
 FOREVER = "import time\nprint('up', flush=True)\nwhile True: time.sleep(60)\n"
 DEAF = "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', file=sys.stderr, flush=True)\nwhile True: time.sleep(60)\n"
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 async def until(condition: Callable[[], bool]) -> None:
