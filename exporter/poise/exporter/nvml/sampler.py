@@ -235,10 +235,9 @@ class Sampler:
         with self._lock:
             known = len(self._workers)
             workers = list(self._workers.values())
-        if known and known != count:
+        if known and known != count and self._dismiss(workers):
+            # Where a thread hangs, the old ones go on until it comes back.
             logger.info("the driver now has %d cards, before %d", count, known)
-            if not self._dismiss(workers):
-                return
             self._workers = {}
         with self._lock:
             if self._leave.is_set():

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.nvml import registry
+from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import Sampler, View
 from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
@@ -345,4 +346,30 @@ def test_a_fault_of_our_own_does_not_end_a_cards_thread(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr(CardReader, "tick", broken)
             wait_until(lambda: run.down(0, Reason.ERROR), "card 0 in error")
+        run.wait_for_all_up()
+
+
+def test_a_changed_number_of_cards_starts_all_anew(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As when a card is added while the driver runs."""
+    caplog.set_level(logging.INFO)
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "count", lambda self: 1)
+            wait_until(lambda: run.down(1, Reason.GPU_LOST), "card 1 is lost")
+            run.goes_on(0)
+        run.wait_for_all_up()
+        assert "the driver now has 1 cards, before 2" in caplog.text
+
+
+def test_a_changed_number_of_cards_while_one_hangs_leaves_the_others_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+        injection = run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+        wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "count", lambda self: 3)
+            run.goes_on(1)
+            run.goes_on(1)
+        injection.release()
         run.wait_for_all_up()
