@@ -90,9 +90,11 @@ class Driver:
             raise NvmlFailure(name, code)
         return buffer.value.decode(errors="replace").strip()
 
-    def close(self) -> None:
-        """Shuts NVML down: all handles die. No thread may be in the driver."""
+    def close(self, *, unload: bool = False) -> None:
+        """Shuts NVML down: all handles die. No thread may be in the driver. `unload`: the library goes too, and its functions with it."""
         self.library.function("nvmlShutdown")()
+        if unload:
+            self.library.close()
 
     def _read_info(self) -> DriverInfo:
         cuda = ctypes.c_int()

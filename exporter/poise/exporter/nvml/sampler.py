@@ -22,6 +22,9 @@ from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, Reason
 
 logger = logging.getLogger(__name__)
 
+#: The reason for a new start that is no fault of the driver.
+_LOOK_FOR_LOST = "a lost card may have come back"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -174,6 +177,7 @@ class Sampler:
                     self._opened()
                 self._ensure_workers(self._driver, self._driver.count())
                 self._note_driver(begun, "")
+                self._info = self._driver.info
                 backoff = timing.backoff
             except (DriverError, NvmlFailure) as error:
                 self._no_driver(begun, str(error))
@@ -194,7 +198,7 @@ class Sampler:
             elif now - lost_since > reinitialise_after and not self._reinitialise:
                 lost_since = now
                 reinitialise_after = min(2 * reinitialise_after, timing.longest_reinitialise)
-                self._reinitialise = "a lost card may have come back"
+                self._reinitialise = _LOOK_FOR_LOST
             if self._reinitialise and self._driver is not None and not self._leave.is_set():
                 self._give_up_driver()
 
@@ -270,12 +274,14 @@ class Sampler:
         if not self._dismiss(workers):
             return
         logger.info("the NVIDIA driver is initialised again: %s", self._reinitialise)
+        unload = self._reinitialise != _LOOK_FOR_LOST
         self._reinitialise = ""
         with self._lock:
             self._workers = {}
         self._asked_driver_at = self.monotonic()
         try:
-            self._driver.close()
+            # After a driver upgrade another library lies under the same name; only a library that is unloaded makes room for it.
+            self._driver.close(unload=unload)
         finally:
             self._asked_driver_at = None
             self._driver = None
