@@ -28,7 +28,8 @@ def overview(observation: Observation, texts: Texts) -> OverviewContext:
     document = observation.checks
     exporter = exporter_source(observation, texts)
     groups = deployments(observation, exporter, texts)
-    listed = checks(observation, texts)
+    listed = checks(observation, exporter, texts)
+    judged = verdict(observation, exporter, texts)
     at = datetime.fromtimestamp(newest.at).astimezone() if newest else None
     clock = at.strftime("%H:%M:%S") if at else ""
     stale = ""
@@ -45,11 +46,11 @@ def overview(observation: Observation, texts: Texts) -> OverviewContext:
         waiting=newest is None,
         sources=(exporter, *(engine.source for group in groups for engine in group.engines)),
         progress=_progress(observation, texts),
-        verdict=verdict(observation, texts),
+        verdict=judged,
         checks=listed,
         checks_counts=counts(listed, texts),
         # Whatever the verdict had no room for must not be hidden behind a click.
-        checks_open=sum(1 for check in listed if check.status == "fail") > len(verdict(observation, texts).lines),
+        checks_open=sum(1 for check in listed if check.status == "fail") > len(judged.lines),
         deployments=groups,
         unowned=unowned_cards(observation, texts),
     )

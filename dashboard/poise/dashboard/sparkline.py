@@ -25,6 +25,9 @@ def paths(points: Sequence[Point], *, end: float, seconds: float, interval: floa
             before = _x(runs[-1][-1].at, end, seconds)
             gaps.append((before, round(_x(point.at, end, seconds) - before, 1)))
         runs.append([point])
+    if runs and end - runs[-1][-1].at > GAP_INTERVALS * interval:
+        before = _x(runs[-1][-1].at, end, seconds)
+        gaps.append((before, round(WIDTH - before, 1)))
     lines, areas = [], []
     for run in runs:
         steps = [(_x(point.at, end, seconds), _y(point.value)) for point in run]

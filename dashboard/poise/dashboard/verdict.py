@@ -6,7 +6,7 @@ from datetime import datetime
 
 from poise.dashboard.cards import identifier
 from poise.dashboard.checks_document import Finding
-from poise.dashboard.contexts import CheckContext, VerdictContext
+from poise.dashboard.contexts import CheckContext, SourceContext, VerdictContext
 from poise.dashboard.numbers import TEXT_CHARACTERS, age, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.texts import Texts
@@ -23,15 +23,15 @@ _COMMANDS = frozenset({"dmesg", "nvcc", "numactl"})
 _STATUS_ORDER = (Status.FAIL, Status.UNKNOWN, Status.PASS)
 
 
-def verdict(observation: Observation, texts: Texts) -> VerdictContext:
-    """The node in a word. Old or unreadable checks are "unknown", never the last verdict."""
+def verdict(observation: Observation, exporter: SourceContext, texts: Texts) -> VerdictContext:
+    """The node in a word. Old or unreadable checks, or an exporter that is silent, are "unknown", never the last verdict."""
     document = observation.checks
     if document is None:
         if observation.window.newest is None:
             return _unknown(texts.verdict_waiting, texts)
         return _unknown(texts.verdict_no_checks.format(error=shortened(observation.checks_error, TEXT_CHARACTERS) or "?"), texts)
     old = observation.now - document.time
-    if old > CHECKS_OLD:
+    if old > CHECKS_OLD or exporter.state in ("down", "stale"):
         return _unknown(texts.verdict_old.format(age=age(old)), texts)
     lines = tuple(_check(finding, texts, "verdict") for finding in document.lines[:MAX_LINES])
     state = document.state.value
@@ -42,9 +42,9 @@ def verdict(observation: Observation, texts: Texts) -> VerdictContext:
     return VerdictContext(state, texts.states[state], document.summary, ". ".join(announced), lines)
 
 
-def checks(observation: Observation, texts: Texts) -> tuple[CheckContext, ...]:
+def checks(observation: Observation, exporter: SourceContext, texts: Texts) -> tuple[CheckContext, ...]:
     """The checklist: fail first (worst state first), then unknown, then pass; within these in the exporter's order."""
-    if observation.checks is None:
+    if observation.checks is None or exporter.state in ("down", "stale"):
         return ()
     ordered = sorted(
         observation.checks.checks,

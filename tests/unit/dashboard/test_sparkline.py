@@ -21,7 +21,7 @@ def test_a_missed_scrape_is_bridged_and_a_longer_gap_is_not() -> None:
     at = [0, 5, 15, 20, 100, 105]
     line, _, gaps = paths([Point(float(second), 1.0) for second in at], end=300, seconds=300, interval=5)
     assert line.count("M") == 2
-    assert gaps == ((8.0, 32.0),)
+    assert gaps == ((8.0, 32.0), (42.0, 78.0))
 
 
 def test_a_lone_sample_is_a_dash() -> None:
