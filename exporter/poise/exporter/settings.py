@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
+from poise.exporter import setting_values
+from poise.exporter.setting_values import parse_duration as parse_duration
+from poise.exporter.setting_values import parse_listen as parse_listen
 from poise.exporter.snapshot import Role
 
 DEFAULT_LISTEN = "0.0.0.0:9747"  # an exporter is scraped from other machines, like every exporter
 DEFAULT_INTERVAL = 1.0
 #: vLLM renders its page in the API server, so it is asked rarely (shared contract: every 5 s).
 DEFAULT_ENGINE_INTERVAL = 5.0
-#: Below this a tick's own cost would show in what it measures; NVML's own sample period is 1/6 s at best (nvml.h, nvmlUtilization_t).
-SHORTEST_INTERVAL = 0.1
-LONGEST_INTERVAL = 3600.0
 ENVIRONMENT_PREFIX = "POISE_EXPORTER_"
 #: What Kubernetes sets for a service called "poise-exporter"; not ours, so no typing error of the user's.
 _KUBERNETES_SERVICE = re.compile(r"^POISE_EXPORTER_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$")
@@ -62,26 +60,7 @@ class ExporterSettings:
     log_format: str = "text"
 
 
-# ------------------------------------------------------------------------------------------------------------ single values
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from "1s", "500ms", "1m30s"; a plain number is seconds.
-
-    Raises:
-        ValueError: not a duration.
-    """
-    stripped = text.strip()
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", stripped):
-        return float(stripped)
-    parts = _DURATION_PART.findall(stripped)
-    if not parts or "".join(number + unit for number, unit in parts) != stripped:
-        raise ValueError("expected a duration such as 1s, 500ms or 1m30s")
-    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
-
-
+# ------------------------------------------------------------------------------------------------- engines and collectors
 def parse_engine(text: str) -> EngineSpec:
     """An engine from ``NAME=URL[,deployment=…][,role=mixed|prefill|decode]``.
 
@@ -116,81 +95,7 @@ def _engine(values: Mapping[str, Any]) -> EngineSpec:
     role = values.get("role", "")
     if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
         raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
-    return EngineSpec(name, _base_url(values.get("url", "")), values.get("deployment", ""), Role(role) if role else None)
-
-
-def _base_url(text: str) -> str:
-    """The URL without a trailing slash or `/metrics`; raises ValueError when it is not one that can be asked."""
-    try:
-        parts = urlsplit(text)
-        port_valid = parts.port is None or parts.port > 0
-    except ValueError as error:
-        raise ValueError(f"url is not valid: {error}") from None
-    # The URL itself stays out of the messages once it may hold a password.
-    if parts.username or parts.password:
-        raise ValueError("url holds a user or password, which would show in logs; leave it out")
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_valid or re.search(r"\s", text):
-        raise ValueError(f"url {text!r} is not of the form http://HOST:PORT")
-    if parts.query or parts.fragment:
-        raise ValueError("url must have no query or fragment")
-    path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port from ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``; the host is empty for all addresses of both families.
-
-    Raises:
-        ValueError: not an address.
-    """
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]\s/]*)):(\d{1,5})", text.strip())
-    if match is None or int(match[3]) > 65535:
-        raise ValueError("expected HOST:PORT, [IPV6]:PORT or :PORT with a port up to 65535")
-    return match[1] or match[2] or "", int(match[3])
-
-
-def _listen(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("expected text such as 0.0.0.0:9747")
-    parse_listen(value)
-    return value.strip()
-
-
-def _interval(value: object) -> float:
-    seconds = parse_duration(value) if isinstance(value, str) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise ValueError("expected a duration such as 1s or 500ms")
-    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
-        raise ValueError(f"must lie between {SHORTEST_INTERVAL:g} s and {LONGEST_INTERVAL:g} s")
-    return float(seconds)
-
-
-def _boolean(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if word in ("true", "yes", "on", "1"):
-        return True
-    if word in ("false", "no", "off", "0"):
-        return False
-    raise ValueError("expected true or false")
-
-
-def _expected_gpus(value: object) -> int:
-    if isinstance(value, str) and re.fullmatch(r"\d{1,4}", value.strip()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1024:
-        raise ValueError("expected a number of cards from 0 to 1024")
-    return value
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}")
-        return str(value)
-
-    return parse
+    return EngineSpec(name, setting_values.base_url(values.get("url", "")), values.get("deployment", ""), Role(role) if role else None)
 
 
 def _engines(value: object) -> tuple[EngineSpec, ...]:
@@ -220,7 +125,7 @@ def _collectors(value: object) -> dict[str, bool]:
     switches = {}
     for name, switch in value.items():
         try:
-            switches[str(name)] = _boolean(switch)
+            switches[str(name)] = setting_values.boolean(switch)
         except ValueError as error:
             raise ValueError(f"collector {name!r}: {error}") from None
     return switches
@@ -228,15 +133,15 @@ def _collectors(value: object) -> dict[str, bool]:
 
 #: Setting → parser from a TOML value or from the text of an environment variable.
 _PARSERS: dict[str, Callable[[object], object]] = {
-    "listen": _listen,
-    "interval": _interval,
-    "engine_interval": _interval,
+    "listen": setting_values.listen,
+    "interval": setting_values.interval,
+    "engine_interval": setting_values.interval,
     "engines": _engines,
-    "discover": _boolean,
-    "expected_gpus": _expected_gpus,
+    "discover": setting_values.boolean,
+    "expected_gpus": setting_values.expected_gpus,
     "collectors": _collectors,
-    "log_level": _one_of(LOG_LEVELS),
-    "log_format": _one_of(LOG_FORMATS),
+    "log_level": setting_values.one_of(LOG_LEVELS),
+    "log_format": setting_values.one_of(LOG_FORMATS),
 }
 
 
