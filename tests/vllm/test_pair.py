@@ -15,7 +15,7 @@ from tests.monitoring import monitoring
 from tests.vllm.deploying import progress_of, read, request_for, samples
 from tests.vllm.watching import PATIENCE, exporter_page, loaded, when
 
-FACTOR = 1 / 30
+FACTOR = 1 / 20
 API_KEY = "sk-planted-0123456789abcdef"
 HF_TOKEN = "hf_PlantedInEnvironment"
 HF_TOKEN_ARGUMENT = "hf_PlantedInArguments"

@@ -42,13 +42,16 @@ def _check(engine: Engine, now: float) -> CheckResult:
         version = f"vLLM {observed.page.version}" if observed.page.version else "vLLM of unknown version"
         return CheckResult(NAME, TITLE, Status.PASS, State.OK, f"{version} answers", engine=name, evidence=evidence)
     if observed.process_up is False:
-        ago = f" {now - observed.gone_since:.0f} s ago" if observed.gone_since is not None else ""
+        sentence = "the engine's process is gone"
+        if observed.gone_since is not None:
+            sentence = f"the engine's process went {now - observed.gone_since:.0f} s ago"
         return CheckResult(
             NAME,
             TITLE,
             Status.FAIL,
-            State.PROBLEM,
-            f"the engine's process is gone{ago}",
+            # Whoever names an engine wants it to run; one that was found may have been stopped on purpose.
+            State.PROBLEM if engine.identity.discovered == "config" else State.WATCH,
+            sentence,
             engine=name,
             cause="vLLM ended: when a worker dies the whole server exits within seconds",
             fix="read the last lines of its log; look for an out-of-memory kill (`dmesg | grep -i kill`) and XIDs; start it again",

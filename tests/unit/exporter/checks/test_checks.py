@@ -133,11 +133,15 @@ def test_engine_that_loads_for_longer_than_twenty_minutes_is_a_problem() -> None
     assert failing(play(lambda _: node([card(0)], [stuck]), 0))["engine_answers"].state is State.PROBLEM
 
 
-def test_gone_process_is_a_problem_and_the_rest_is_not_judged() -> None:
+@pytest.mark.parametrize(("discovered", "state"), [("argv", State.WATCH), ("config", State.PROBLEM)])
+def test_gone_process_is_a_problem_where_the_engine_is_configured_and_the_rest_is_not_judged(discovered: str, state: State) -> None:
     gone = engine(process_up=False, page=False, used=[])
+    identity = dataclasses.replace(gone.identity, discovered=discovered)
+    gone = dataclasses.replace(gone, observed=dataclasses.replace(gone.observed, identity=identity, gone_since=START - 9))
     outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [gone], expected=2), 0)
     assert set(failing(outcome)) == {"engine_answers"}
-    assert outcome.verdict.summary.startswith("qwen-32b on n1:8000 TP=2 · the engine's process is gone")
+    assert outcome.verdict.state is state
+    assert outcome.verdict.summary.startswith("qwen-32b on n1:8000 TP=2 · the engine's process went 9 s ago")
 
 
 def test_page_that_stops_answering_is_watched_and_then_a_problem() -> None:
