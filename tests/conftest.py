@@ -12,7 +12,6 @@ from poise.testbed.nvml.node import SimulatedNode
 
 from tests.simulated import Simulation, simulation
 
-
 # An example may take as long as it takes: the machine may be slow or busy with other tests.
 settings.register_profile("poise", deadline=None)
 settings.load_profile("poise")

@@ -3,7 +3,7 @@
 GET /                         the overview            GET /fragment    its live part (poll fallback)
 GET /api/poise/v1/overview    its JSON twin           GET /events      the live part at every change (SSE)
 GET /metrics                  this process            GET /healthz     process alive   GET /readyz   exporter has answered
-GET /static/…                 vendored and own files
+GET /static/…                 vendored and own files  GET /runbooks/NAME  what an alert means (its runbook_url leads here)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-from poise.dashboard import assets
+from poise.dashboard import assets, runbook_pages
 from poise.dashboard.live import Live
 from poise.dashboard.overview import overview
 from poise.dashboard.rendering import Renderer, document
@@ -48,7 +48,7 @@ def create_app(
     # No interactive API page: it loads its scripts from another host.
     app = FastAPI(title="Poise", docs_url=None, redoc_url=None, openapi_url=None)
     static = assets.load()
-    site = _Site(live, Renderer(texts, static, root_path, heartbeat), texts, heartbeat)
+    site = _Site(live, Renderer(texts, static, root_path, heartbeat), texts, root_path, heartbeat)
 
     app.add_middleware(_BelowPrefix, prefix=root_path)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
@@ -87,6 +87,15 @@ def create_app(
             return PlainTextResponse("ok\n")
         return PlainTextResponse("the exporter has not answered yet\n", status_code=503)
 
+    @app.get("/runbooks", response_class=HTMLResponse)
+    async def runbook_list() -> Response:
+        return HTMLResponse(site.runbook_list())
+
+    @app.get("/runbooks/{alert}", response_class=HTMLResponse)
+    async def runbook(alert: str) -> Response:
+        text = site.runbook(alert)
+        return PlainTextResponse("no such runbook\n", status_code=404) if text is None else HTMLResponse(text)
+
     @app.get("/favicon.ico")
     async def favicon(request: Request) -> Response:
         return _static_answer(static["favicon.svg"], request)
@@ -114,11 +123,12 @@ class _BelowPrefix:
 class _Site:
     """The pages of one `Live`; the fragment is rendered once per state, however many tabs wait for it."""
 
-    def __init__(self, live: Live, renderer: Renderer, texts: Texts, heartbeat: float) -> None:
+    def __init__(self, live: Live, renderer: Renderer, texts: Texts, root_path: str, heartbeat: float) -> None:
         self._heartbeat = heartbeat
         self._live = live
         self._renderer = renderer
         self._texts = texts
+        self._root_path = root_path
         self._rendered = ("", "")
 
     def page(self) -> str:
@@ -134,6 +144,15 @@ class _Site:
 
     def document(self) -> str:
         return document(overview(self._live.observation(), self._texts))
+
+    def runbook(self, alert: str) -> str | None:
+        """The page of an alert, None when there is no such alert."""
+        body = runbook_pages.body(alert)
+        return None if body is None else self._renderer.runbook(alert, body)
+
+    def runbook_list(self) -> str:
+        """All of them."""
+        return self._renderer.runbook(self._texts.runbooks, runbook_pages.listing(self._texts.runbooks, self._root_path))
 
     async def events(self, seen: str) -> AsyncIterator[str]:
         """The stream: unnamed messages hold the fragment, "heartbeat" shows that the stream lives."""

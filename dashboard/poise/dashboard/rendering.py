@@ -38,6 +38,7 @@ class Renderer:
             environment.get_template(name)
         self._page = environment.get_template("overview.html")
         self._fragment = environment.get_template("fragment.html")
+        self._runbook = environment.get_template("runbook.html")
 
     def fragment(self, context: OverviewContext) -> str:
         """The part of the page that is pushed at every change."""
@@ -46,6 +47,10 @@ class Renderer:
     def page(self, context: OverviewContext, version: str) -> str:
         """The whole page; `version` names the state that it shows, so that the stream does not send it again."""
         return self._page.render(page=context, version=version)
+
+    def runbook(self, title: str, body: Markup) -> str:
+        """A page of prose: a runbook, or the list of them."""
+        return self._runbook.render(title=title, body=body)
 
 
 def document(context: OverviewContext) -> str:

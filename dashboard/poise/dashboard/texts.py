@@ -25,6 +25,7 @@ class Texts:
     as_of: str = "as of {time}"
     json_twin: str = "This page as JSON"
     own_metrics: str = "Metrics of this process"
+    runbooks: str = "Runbooks"
     simulated_title: str = "Simulated cards"
     simulated_text: str = "The GPUs on this page are simulated: their numbers come from no real card."
     sources: str = "Sources"
