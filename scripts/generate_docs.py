@@ -28,8 +28,9 @@ METRICS_INTRO = """\
 Generated from `exporter/poise/exporter/metrics.py` by `make docs`; do not edit.
 
 Base units (bytes, seconds, joules, watts, hertz, celsius, ratio 0..1). A value that the driver or the engine did not give is an absent
-series, never 0 and never NaN; `poise_gpu_unsupported_info` says why. No series carries the host's name: the scraper adds `instance`,
-and `poise_node_info` names the node. Work level means vLLM's own figures per data-parallel rank; `dp_rank` is vLLM's label `engine`,
+series, never 0 and never NaN; `poise_gpu_unsupported_info` says why. A card that is lost or hangs keeps `poise_gpu_info`, `poise_gpu_up` 0
+and the time of its last sample, and says `gpu_lost`, `timeout` or `error` for each series that it gave before. No series carries the host's
+name: the scraper adds `instance`, and `poise_node_info` names the node. Work level means vLLM's own figures per data-parallel rank; `dp_rank` is vLLM's label `engine`,
 `"0"` for a server without data parallelism.
 
 Each histogram stands as `_bucket`, `_sum` and `_count`, its bounds exactly as the engine gives them.

@@ -16,6 +16,8 @@ from poise.exporter import metrics as m
 from poise.exporter.checks.runner import Runner
 from poise.exporter.exposition import Build, Exposition, Format, library_collectors, negotiate
 from poise.exporter.metrics import Kind, Metric
+from poise.exporter.nvml import registry
+from poise.exporter.nvml.worker import down
 from poise.exporter.snapshot import Engine, Gpu, Histogram, NodeSnapshot, Reason, Work
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -155,6 +157,16 @@ def test_a_card_that_is_down_has_its_identity_and_nothing_else() -> None:
     assert "\npoise_node_gpus_visible 0\n" in page
     assert "\npoise_node_gpus_expected 2\n" in page
     assert 'simulated="false"' in page
+
+
+def test_a_card_that_is_down_says_why_for_each_series_and_has_fewer_than_before(pair: NodeSnapshot) -> None:
+    uuid = pair.gpus[0].uuid
+    lost = dataclasses.replace(pair, gpus=(down(pair.gpus[0], Reason.GPU_LOST, registry.ALL), pair.gpus[1]), gpu_process_readings={})
+    before, after = ([line for line in render(node).splitlines() if f'uuid="{uuid}"' in line] for node in (pair, lost))
+    line = f'poise_gpu_unsupported_info{{gpu="0",uuid="{uuid}",metric="%s",reason="%s"}} 1'
+    assert line % ("poise_gpu_power_watts", "gpu_lost") in after
+    assert line % ("poise_gpu_fan_ratio", "not_supported") in after
+    assert len(after) < len(before)
 
 
 def test_absence_has_its_reason(pair: NodeSnapshot) -> None:

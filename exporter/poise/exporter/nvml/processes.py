@@ -21,7 +21,8 @@ _FIRST_CAPACITY = 64
 #: More processes on one card than this are an answer that we do not believe.
 _LARGEST_CAPACITY = 1 << 16
 
-_METRICS = (GPU_PROCESS_MEMORY, GPU_FOREIGN_MEMORY)
+#: What the list gives once it is joined with the engines.
+METRICS = (GPU_PROCESS_MEMORY, GPU_FOREIGN_MEMORY)
 
 
 class _List:
@@ -78,7 +79,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         if known:
             tick.answered = True
         else:
-            tick.refuse(code, compute.name, *_METRICS)
+            tick.refuse(code, compute.name, *METRICS)
         for process_list in others:
             code = process_list.read(found)
             if code != SUCCESS:
@@ -89,4 +90,4 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
     return read
 
 
-COLLECTOR = Collector(name="processes", help="processes with memory on each card", metrics=_METRICS, prepare=prepare)
+COLLECTOR = Collector(name="processes", help="processes with memory on each card", metrics=METRICS, prepare=prepare)

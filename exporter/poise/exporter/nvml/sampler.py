@@ -156,10 +156,10 @@ class Sampler:
     def _shown(self, record: Record, now: float) -> Gpu:
         gpu = record.gpu
         if record.owner.stuck(now):
-            return down(gpu, Reason.TIMEOUT)
+            return down(gpu, Reason.TIMEOUT, self.collectors)
         if gpu.up and now - record.finished > self.interval + self.timing.deadline:
             # Nobody reads it any more (the driver has it no longer, or is gone itself), or its thread does not get to.
-            return down(gpu, Reason.TIMEOUT if record.owner.is_alive() else Reason.GPU_LOST)
+            return down(gpu, Reason.TIMEOUT if record.owner.is_alive() else Reason.GPU_LOST, self.collectors)
         return gpu
 
     # ------------------------------------------------------------------------------------------------------ the driver's thread

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from poise.exporter.metrics import GPU_INFO
 from poise.exporter.nvml.card import Card, CardMemory, Collector, Peer
 from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.library import DRIVER_GONE, LOST, NvmlFailure
+from poise.exporter.nvml.processes import METRICS as PROCESS_METRICS
 from poise.exporter.nvml.reader import SIMULATED_PREFIX, CardReader, CardSilent, Run
 from poise.exporter.snapshot import Gpu, GpuIdentity, Reason
 
 logger = logging.getLogger(__name__)
+
+#: Reasons that are the card's state of the moment; the others are answers that stay.
+_DOWN_REASONS = (Reason.GPU_LOST, Reason.TIMEOUT, Reason.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +227,21 @@ class CardThread(threading.Thread):
         new = record.gpu.up or record.gpu.down_reason is not reason
         if new:
             logger.warning("card %d (%s) is down, %s: %s", record.gpu.index, record.gpu.uuid, reason, words)
-        record.gpu = down(record.gpu, reason)
+        record.gpu = down(record.gpu, reason, self._home.collectors)
         record.finished = self._home.monotonic()
         return new
 
 
-def down(gpu: Gpu, reason: Reason) -> Gpu:
-    """The card without readings: identity, and why it is down."""
-    return replace(gpu, up=False, down_reason=reason, readings={}, absent={}, processes=None)
+def down(gpu: Gpu, reason: Reason, collectors: Iterable[Collector]) -> Gpu:
+    """The card without readings: identity, why it is down, and that reason on each series that it would give.
+
+    Those are the ones that it gave last, or, of a card that was never read, all that the collectors may give. What the driver had refused
+    stays refused: the card would not give it if it were up. One entry a metric, so that a card that is down has fewer series than one that is up.
+    """
+    if gpu.sampled_at is None:
+        given = {metric for collector in collectors for metric in collector.metrics if metric is not GPU_INFO}
+    else:
+        given = {*gpu.readings, *(PROCESS_METRICS if gpu.processes is not None else ())}
+    absent = {metric: reason if why in _DOWN_REASONS else why for metric, why in gpu.absent.items()}
+    absent.update(dict.fromkeys(sorted(given - absent.keys(), key=lambda metric: metric.name), reason))
+    return replace(gpu, up=False, down_reason=reason, readings={}, absent=absent, processes=None)

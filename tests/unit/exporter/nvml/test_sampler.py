@@ -16,7 +16,7 @@ from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import Sampler, View
 from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
-from poise.exporter.nvml.worker import Timing
+from poise.exporter.nvml.worker import Timing, down
 from poise.exporter.snapshot import CollectorStatus, Gpu, Reason
 from poise.testbed.nvml.codes import ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
@@ -115,7 +115,7 @@ def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on(caplog
         assert card.identity.name == run.node.gpus[0].name
         assert card.identity.pci_bus_id
         assert card.simulated
-        assert (dict(card.readings), dict(card.absent), card.processes) == ({}, {}, None)
+        assert (dict(card.readings), card.processes) == ({}, None)
         run.goes_on(1)
         assert run.view().stuck
         status = run.collector("power")
@@ -129,6 +129,54 @@ def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on(caplog
         assert run.collector("power").failures >= 1
         assert "answers again" in caplog.text
         assert caplog.text.count("hangs in the driver") == 1, "a state is logged once"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(ReturnCode.GPU_IS_LOST, Reason.GPU_LOST), (ReturnCode.UNKNOWN, Reason.ERROR), (None, Reason.TIMEOUT)],
+)
+def test_a_card_that_is_down_says_why_for_each_series_that_it_gave(code: ReturnCode | None, reason: Reason) -> None:
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+        before = run.card(0)
+        assert before is not None
+        refused = {metric: why for metric, why in before.absent.items() if why is Reason.NOT_SUPPORTED}
+        assert m.GPU_FAN in refused, "the card has no fan"
+        if code is None:
+            run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+        elif code is ReturnCode.GPU_IS_LOST:
+            run.node.lose(0, code)
+        else:
+            run.node.inject("*", error=code, gpu=0)
+        wait_until(lambda: run.down(0, reason), f"card 0 down, {reason}")
+        card = run.card(0)
+        assert card is not None
+        given = {*before.readings, m.GPU_PROCESS_MEMORY, m.GPU_FOREIGN_MEMORY}
+        # The path to the other card is known once that one has answered, perhaps after `before`.
+        assert {metric for metric, why in card.absent.items() if why is reason} | {m.GPU_PAIR_INFO} == given | {m.GPU_PAIR_INFO}
+        assert {metric: why for metric, why in card.absent.items() if why is not reason} == refused
+        assert m.GPU_INFO not in card.absent, "which card it is stands on the page"
+        run.node.release()
+
+
+def test_a_card_that_was_never_read_says_why_for_all_that_it_may_give() -> None:
+    with running("h20x2", lambda node: node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)) as run:
+        wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
+        card = run.card(0)
+        assert card is not None
+        may_give = {metric for collector in registry.ALL for metric in collector.metrics} - {m.GPU_INFO}
+        assert dict(card.absent) == dict.fromkeys(may_give, Reason.TIMEOUT)
+        run.node.release()
+
+
+def test_the_reason_of_a_card_that_is_down_follows_what_became_of_it() -> None:
+    given = Gpu(
+        0, "GPU-1", sampled_at=1.0, readings={m.GPU_POWER: {(): 70.0}}, absent={m.GPU_FAN: Reason.NOT_SUPPORTED, m.GPU_CLOCK: Reason.ERROR}
+    )
+    hangs = down(given, Reason.TIMEOUT, ())
+    assert dict(hangs.absent) == {m.GPU_FAN: Reason.NOT_SUPPORTED, m.GPU_CLOCK: Reason.TIMEOUT, m.GPU_POWER: Reason.TIMEOUT}
+    lost = down(hangs, Reason.GPU_LOST, ())
+    assert dict(lost.absent) == {m.GPU_FAN: Reason.NOT_SUPPORTED, m.GPU_CLOCK: Reason.GPU_LOST, m.GPU_POWER: Reason.GPU_LOST}
 
 
 def test_a_view_never_waits_for_a_card() -> None:
