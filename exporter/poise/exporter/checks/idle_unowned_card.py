@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from poise.exporter.checks import load, words
 from poise.exporter.checks.result import CheckResult, State, Status
-from poise.exporter.checks.visible_devices import claimed_by_others
+from poise.exporter.checks.visible_devices import taken_by_others
 from poise.exporter.checks.window import Window
 from poise.exporter.snapshot import Engine, Gpu, NodeSnapshot
 
@@ -19,7 +19,9 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
     engines = [engine for engine in snapshot.engines if engine.observed.process_up is not False]
     if not engines or not any(gpu.up for gpu in snapshot.gpus):
         return
-    if any(engine.used is None for engine in engines):
+    # An engine known by URL only has no process here, so none of the cards; it must not blind the check for those that have.
+    here = [engine for engine in engines if engine.observed.process_up]
+    if not here or any(engine.used is None for engine in here):
         yield CheckResult(
             NAME,
             TITLE,
@@ -31,8 +33,8 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
         return
     owned = {uuid: engine for engine in engines for uuid in engine.used or ()}
     seen = {card.uuid for engine in engines for card in engine.visible or ()}
-    claimed = {uuid for engine in engines for uuid in claimed_by_others(snapshot, engine)}
-    unowned = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in owned.keys() | seen | claimed]
+    taken = {uuid for engine in engines for uuid in taken_by_others(snapshot, engine)}
+    unowned = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in owned.keys() | seen | taken]
     busy_cards = [gpu for gpu in snapshot.gpus if gpu.uuid in owned]
     found = {skew.idle.uuid: skew for skew in load.skews(window, busy_cards, unowned)}
     for gpu in unowned:

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
-from poise.exporter.snapshot import Engine, NodeSnapshot, Use
+from poise.exporter.metrics import GPU_FOREIGN_MEMORY
+from poise.exporter.ownership import FOREIGN_USE_BYTES
+from poise.exporter.snapshot import Engine, NodeSnapshot, Use, value_of
 
 NAME = "visible_devices"
 TITLE = "CUDA_VISIBLE_DEVICES names all intended cards"
 
 
-def claimed_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
-    """UUIDs of cards that another engine holds, or was told to use (it may still be loading)."""
-    claimed: set[str] = set()
+def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
+    """UUIDs of cards that another engine holds or was told to use (it may still be loading), or on which somebody else works."""
+    claimed = {
+        uuid
+        for uuid, readings in snapshot.gpu_process_readings.items()
+        if (value_of(readings, GPU_FOREIGN_MEMORY) or 0.0) >= FOREIGN_USE_BYTES
+    }
     for other in snapshot.engines:
         if other.identity.engine == engine.identity.engine or other.observed.process_up is False:
             continue
@@ -52,7 +58,7 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
             evidence={"environment": told},
         )
     visible = {card.uuid for card in engine.visible}
-    others = claimed_by_others(snapshot, engine)
+    others = taken_by_others(snapshot, engine)
     hidden = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in visible and gpu.uuid not in others]
     evidence = {"environment": told, "visible": words.cards(card.index for card in engine.visible) if visible else "none"}
     if not hidden or engine.config.cuda_visible_devices is None:

@@ -62,6 +62,32 @@ def test_hidden_card_is_named_at_once_and_its_idleness_is_watched_after_ten_seco
     assert len(problem.verdict.lines) == 1, "the hidden card is said once"
 
 
+def with_foreign_memory(scene: NodeSnapshot, index: int, size: float) -> NodeSnapshot:
+    return dataclasses.replace(scene, gpu_process_readings={f"GPU-{index}": {m.GPU_FOREIGN_MEMORY: {(): size}}})
+
+
+def test_hidden_card_on_which_a_process_of_no_engine_works_is_not_free() -> None:
+    assert failing(play(lambda second: with_foreign_memory(one_visible(second), 1, 40 * GIB), 61)) == {}
+
+
+def test_hidden_card_with_a_bare_context_of_a_stranger_is_free() -> None:
+    outcome = play(lambda second: with_foreign_memory(one_visible(second), 1, 0.3 * GIB), 61)
+    assert set(failing(outcome)) == {"idle_unowned_card", "visible_devices"}
+
+
+def test_engine_known_by_url_only_does_not_blind_the_check_for_unowned_cards() -> None:
+    far = engine("far", cards=[], page=True, process_up=None)
+    far = dataclasses.replace(far, visible=None, used=None, local_world_size=None)
+
+    def scene(second: float) -> NodeSnapshot:
+        alone = one_visible(second)
+        return dataclasses.replace(alone, engines=(far, *alone.engines))
+
+    assert failing(play(scene, 61))["idle_unowned_card"].state is State.PROBLEM
+    only_far = play(lambda second: dataclasses.replace(one_visible(second), engines=(far,)), 61)
+    assert [result.status for result in only_far.results if result.check == "idle_unowned_card"] == [Status.UNKNOWN]
+
+
 def test_unused_visible_card_is_a_problem_at_once_and_its_skew_joins_under_load() -> None:
     at_once = play(one_card, 0)
     assert at_once.verdict.state is State.PROBLEM
