@@ -73,6 +73,7 @@ capitals. Durations are `1s`, `500ms`, `1m30s`.
     url = "http://127.0.0.1:8100"
     deployment = "qwen-32b"
     role = "prefill"
+    gpus = 2              # it is meant to use two cards of this node: then cards that it leaves are left on purpose
 
     [exporter.collectors]
     codec = false

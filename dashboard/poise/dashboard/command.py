@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="least level to log (default info)")
     parser.add_argument("--log-format", default="text", choices=LOG_FORMATS, help="text or one JSON object per line (default text)")
     passed = parser.add_argument_group("passed on to the exporter that is started")
-    passed.add_argument("--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…]", help="an engine (repeatable)")
+    passed.add_argument(
+        "--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…,gpus=…]", help="an engine (repeatable)"
+    )
     passed.add_argument("--expected-gpus", metavar="N", help="cards that should be here")
     passed.add_argument("--interval", metavar="DURATION", help="how often the exporter reads the cards (default 1s)")
     passed.add_argument("--config", metavar="FILE", help="its configuration file (default: poise.toml here, if there is one)")

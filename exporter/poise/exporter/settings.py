@@ -37,12 +37,21 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine that the user named: `url` is its base URL without path or query; deployment and role are empty when not given."""
+    """An engine that the user named: `url` is its base URL without path or query; deployment and role are empty when not given.
+
+    `gpus`: how many cards of this node it is meant to use; None when that was not said.
+    """
 
     name: str
     url: str
     deployment: str = ""
     role: Role | None = None
+    gpus: int | None = None
+
+
+#: What can be said of an engine, in `poise.toml` and behind `--engine NAME=URL`.
+_ENGINE_KEYS = tuple(item.name for item in fields(EngineSpec))
+_ENGINE_OPTIONS = tuple(key for key in _ENGINE_KEYS if key not in ("name", "url"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class ExporterSettings:
 
 # ------------------------------------------------------------------------------------------------- engines and collectors
 def parse_engine(text: str) -> EngineSpec:
-    """An engine from ``NAME=URL[,deployment=…][,role=mixed|prefill|decode]``.
+    """An engine from ``NAME=URL[,deployment=…][,role=mixed|prefill|decode][,gpus=N]``.
 
     Raises:
         ValueError: what is wrong with it, in words.
@@ -75,19 +84,19 @@ def parse_engine(text: str) -> EngineSpec:
     for option in options:
         key, equals, value = option.partition("=")
         key = key.strip()
-        if not equals or key not in ("deployment", "role"):
-            raise ValueError(f"unknown option {key!r}; known are deployment= and role=")
+        if not equals or key not in _ENGINE_OPTIONS:
+            raise ValueError(f"unknown option {key!r}; known are {', '.join(f'{known}=' for known in _ENGINE_OPTIONS)}")
         values[key] = value.strip()
     return _engine(values)
 
 
 def _engine(values: Mapping[str, Any]) -> EngineSpec:
     """An engine from a table; raises ValueError naming the key."""
-    unknown = set(values) - {"name", "url", "deployment", "role"}
+    unknown = set(values) - set(_ENGINE_KEYS)
     if unknown:
-        raise ValueError(f"unknown key {min(unknown)!r}; known are name, url, deployment, role")
+        raise ValueError(f"unknown key {min(unknown)!r}; known are {', '.join(_ENGINE_KEYS)}")
     for key, value in values.items():
-        if not isinstance(value, str):
+        if key != "gpus" and not isinstance(value, str):
             raise ValueError(f"{key} must be text, not {value!r}")
     name = values.get("name", "")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", name):
@@ -95,7 +104,24 @@ def _engine(values: Mapping[str, Any]) -> EngineSpec:
     role = values.get("role", "")
     if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
         raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
-    return EngineSpec(name, setting_values.base_url(values.get("url", "")), values.get("deployment", ""), Role(role) if role else None)
+    return EngineSpec(
+        name,
+        setting_values.base_url(values.get("url", "")),
+        values.get("deployment", ""),
+        Role(role) if role else None,
+        _gpus(values["gpus"]) if "gpus" in values else None,
+    )
+
+
+def _gpus(value: object) -> int:
+    """How many cards an engine is meant to use; raises ValueError naming the key."""
+    try:
+        gpus = setting_values.expected_gpus(value)
+    except ValueError:
+        gpus = 0
+    if not gpus:
+        raise ValueError(f"gpus {value!r} is not a number of cards from 1 to 1024")
+    return gpus
 
 
 def _engines(value: object) -> tuple[EngineSpec, ...]:
@@ -297,8 +323,9 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         "--engine",
         dest="engines",
         action="append",
-        metavar="NAME=URL[,deployment=D][,role=R]",
-        help="an engine to watch besides those found on this node; role: mixed, prefill, decode; repeatable",
+        metavar="NAME=URL[,deployment=D][,role=R][,gpus=N]",
+        help="an engine to watch besides those found on this node; role: mixed, prefill, decode; gpus: how many cards of this node it is "
+        "meant to use; repeatable",
     )
     parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines in /proc")
     parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")

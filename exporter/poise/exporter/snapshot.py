@@ -212,7 +212,8 @@ class ObservedEngine:
 
     `process_up` is None for an engine known by URL only. `ranks` are the worker processes that may own cards: the workers, or the
     EngineCore itself where vLLM starts no worker. `pids` are all processes of the engine, for "own" and "foreign". `page` is None
-    while the page does not answer, and `page_error` then says why in words. `notes` say what of the engine could not be read.
+    while the page does not answer, and `page_error` then says why in words. `notes` say what of the engine could not be read. `gpus_meant`:
+    how many cards of this node the user said that it is meant to use, None when that was not said.
     """
 
     identity: EngineIdentity
@@ -230,6 +231,7 @@ class ObservedEngine:
     rtt: float | None = None
     client_connections: int | None = None
     notes: tuple[str, ...] = ()
+    gpus_meant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,12 @@ class Engine:
     def up(self) -> bool:
         """Whether its page answered and was understood."""
         return self.observed.page is not None
+
+    @property
+    def has_all_meant(self) -> bool:
+        """Whether the user said how many cards it is meant to use, and it uses as many: cards that it leaves are left on purpose."""
+        meant = self.observed.gpus_meant
+        return meant is not None and self.used is not None and len(self.used) >= meant
 
     @property
     def own(self) -> tuple[EngineGpu, ...]:

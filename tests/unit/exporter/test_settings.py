@@ -61,13 +61,14 @@ def test_every_setting_can_stand_in_the_file_and_in_the_environment(folder: Path
         url = "http://10.0.0.5:8000/"
         deployment = "chat"
         role = "decode"
+        gpus = 2
         """
     )
     expected = ExporterSettings(
         listen=":9000",
         interval=0.5,
         engine_interval=0.5,
-        engines=(EngineSpec("qwen", "http://10.0.0.5:8000", "chat", Role.DECODE),),
+        engines=(EngineSpec("qwen", "http://10.0.0.5:8000", "chat", Role.DECODE, 2),),
         discover=False,
         expected_gpus=2,
         collectors={"nvlink": False},
@@ -87,7 +88,7 @@ def test_every_setting_can_stand_in_the_file_and_in_the_environment(folder: Path
                 "POISE_LOG_LEVEL": "debug",
                 "POISE_EXPORTER_LOG_FORMAT": "json",
                 "POISE_EXPORTER_COLLECTORS": "nvlink=off",
-                "POISE_EXPORTER_ENGINES": "qwen=http://10.0.0.5:8000,deployment=chat,role=decode",
+                "POISE_EXPORTER_ENGINES": "qwen=http://10.0.0.5:8000,deployment=chat,role=decode,gpus=2",
             }
         )
         == expected
@@ -117,6 +118,8 @@ def test_several_engines(folder: Path) -> None:
         (["--engine=justaname"], ["--engine=justaname", "NAME=URL"]),
         (["--engine=a=h:8000"], ["--engine=a=h:8000", "http://HOST:PORT"]),
         (["--engine=a=http://h:1,role=router"], ["router", "mixed, prefill, decode"]),
+        (["--engine=a=http://h:1,gpus=two"], ["gpus 'two'", "1 to 1024"]),
+        (["--engine=a=http://h:1,gpus=0"], ["gpus '0'", "1 to 1024"]),
         (["--engine=a=http://h:1,color=red"], ["color", "deployment="]),
         (["--engine=a=http://h:1", "--engine=a=http://h:2"], ["--engine=a", "two engines"]),
         (["--engine=a b=http://h:1"], ["a b"]),

@@ -35,18 +35,16 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
     seen = {card.uuid for engine in engines for card in engine.visible or ()}
     taken = {uuid for engine in engines for uuid in taken_by_others(snapshot, engine)}
     unowned = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in owned.keys() | seen | taken]
-    busy_cards = [gpu for gpu in snapshot.gpus if gpu.uuid in owned]
+    # An engine with as many cards as it is meant to have leaves the rest on purpose.
+    busy_cards = [gpu for gpu in snapshot.gpus if gpu.uuid in owned and not owned[gpu.uuid].has_all_meant]
     found = {skew.idle.uuid: skew for skew in load.skews(window, busy_cards, unowned)}
     for gpu in unowned:
         if gpu.uuid in found:
             yield _failing(snapshot, window, found[gpu.uuid], owned[found[gpu.uuid].busiest.uuid])
     if not found:
         names = words.cards(gpu.index for gpu in unowned)
-        sentence = (
-            f"{names} {'has' if len(unowned) == 1 else 'have'} no owner, and no engine is saturated"
-            if unowned
-            else "every card has an owner"
-        )
+        why = "every engine has as many cards as it is meant to use" if owned and not busy_cards else "no engine is saturated"
+        sentence = f"{names} {'has' if len(unowned) == 1 else 'have'} no owner, and {why}" if unowned else "every card has an owner"
         yield CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence)
 
 

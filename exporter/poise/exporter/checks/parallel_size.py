@@ -1,4 +1,7 @@
-"""Check `parallel_size`: the parallel size, the cards that hold the engine's processes and the cards it can see are the same number."""
+"""Check `parallel_size`: the parallel size, the cards that hold the engine's processes and the cards it can see are the same number.
+
+Where the user said how many cards an engine is meant to use (`gpus=`), that number stands in the place of the cards it can see.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         evidence["visible"] = str(len(engine.visible))
     if engine.used is not None:
         evidence["with processes"] = str(len(engine.used))
+    if engine.observed.gpus_meant is not None:
+        evidence["meant"] = str(engine.observed.gpus_meant)
     if is_loading(engine, snapshot.taken_at):
         return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, "the engine is loading", engine=name, evidence=evidence)
     if engine.used is None or engine.local_world_size is None:
@@ -57,24 +62,38 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
             fix="look for the missing rank in the engine's log; restart the engine",
             evidence=evidence,
         )
+    meant = engine.observed.gpus_meant
     free = [card for card in engine.visible or () if card.use is Use.FREE]
-    if not free:
-        sentence = f"{words.parallelism(engine)}, processes on {words.count(len(engine.used), 'card')}, none left unused"
+    if engine.has_all_meant or (not free and meant is None):
+        left = "none left unused" if not free else f"as many as meant (gpus={meant})"
+        sentence = f"{words.parallelism(engine)}, processes on {words.count(len(engine.used), 'card')}, {left}"
         return CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence, engine=name, evidence=evidence)
+    if not free:
+        return CheckResult(
+            NAME,
+            TITLE,
+            Status.FAIL,
+            State.PROBLEM,
+            f"the engine has processes on {len(engine.used)} of the {meant} cards that it is meant to use",
+            engine=name,
+            cause=f"{words.parallelism(engine)}, {words.visible_devices(engine)}, and gpus={meant} was configured",
+            fix=f"start it with {meant} cards in CUDA_VISIBLE_DEVICES and --tensor-parallel-size {meant}, or correct gpus= of --engine {name}",
+            evidence=evidence,
+        )
     names = words.cards(card.index for card in free)
     visible = len(engine.visible or ())
     return CheckResult(
         NAME,
         TITLE,
         Status.FAIL,
-        # Named at once in both cases; whoever lists cards meant them, whoever sets nothing on a shared node may not have.
-        State.PROBLEM if config.cuda_visible_devices is not None else State.WATCH,
+        # Named at once in both cases; whoever lists or counts cards meant them, whoever sets nothing on a shared node may not have.
+        State.PROBLEM if config.cuda_visible_devices is not None or meant is not None else State.WATCH,
         f"the engine has processes on {len(engine.used)} of its {visible} visible GPUs; {names} {'is' if len(free) == 1 else 'are'} unused",
         engine=name,
         uuid=free[0].uuid if len(free) == 1 else "",
         gpu=str(free[0].index) if len(free) == 1 else "",
         cause=f"tensor_parallel_size={config.tensor_parallel_size} but {visible} GPUs are visible ({words.visible_devices(engine)})",
-        fix=f"start it with --tensor-parallel-size {len(engine.used) + len(free)}, or pin it with "
+        fix=f"start it with --tensor-parallel-size {meant or len(engine.used) + len(free)}, or pin it with "
         f"CUDA_VISIBLE_DEVICES={','.join(str(card.index) for card in engine.own)} and start another engine on {names}",
         evidence={**evidence, "unused": names},
     )

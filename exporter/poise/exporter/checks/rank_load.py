@@ -21,7 +21,7 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
     for engine in snapshot.engines:
         if engine.observed.process_up is False or is_loading(engine, snapshot.taken_at):
             continue
-        free = [card for card in engine.visible or () if card.use is Use.FREE]
+        free = [card for card in engine.visible or () if card.use is Use.FREE and not engine.has_all_meant]
         groups = [group for group in groups_of(engine) if len(group) > 1 or free]
         if groups:
             yield _check(snapshot, window, engine, groups, free)

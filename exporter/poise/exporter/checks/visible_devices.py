@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
 from poise.exporter.metrics import GPU_FOREIGN_MEMORY
 from poise.exporter.ownership import FOREIGN_USE_BYTES
-from poise.exporter.snapshot import Engine, NodeSnapshot, Use, value_of
+from poise.exporter.snapshot import Engine, Gpu, NodeSnapshot, Use, value_of
 
 NAME = "visible_devices"
 TITLE = "CUDA_VISIBLE_DEVICES names all intended cards"
@@ -61,6 +61,9 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
     others = taken_by_others(snapshot, engine)
     hidden = [gpu for gpu in snapshot.gpus if gpu.up and gpu.uuid not in visible and gpu.uuid not in others]
     evidence = {"environment": told, "visible": words.cards(card.index for card in engine.visible) if visible else "none"}
+    meant = engine.observed.gpus_meant
+    if meant is not None:
+        return _as_meant(engine, meant, hidden, {**evidence, "meant": str(meant)})
     if not hidden or engine.config.cuda_visible_devices is None:
         return CheckResult(
             NAME, TITLE, Status.PASS, State.OK, f"{told}: no card is hidden that others leave free", engine=name, evidence=evidence
@@ -80,6 +83,29 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         fix=f"start it with CUDA_VISIBLE_DEVICES={_suggestion(engine, [gpu.index for gpu in hidden])} "
         f"--tensor-parallel-size {max(used, len(visible)) + len(hidden)}, or start a second engine on {names}",
         evidence={**evidence, "hidden": names},
+    )
+
+
+def _as_meant(engine: Engine, meant: int, hidden: list[Gpu], evidence: Mapping[str, str]) -> CheckResult:
+    """Against the number of cards that the user said: too few is a fault however it came about, more is as good as enough."""
+    name, told, visible = engine.identity.engine, words.visible_devices(engine), len(engine.visible or ())
+    if visible >= meant:
+        sentence = f"{told}: the engine sees the {words.count(meant, 'card')} that it is meant to use"
+        return CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence, engine=name, evidence=evidence)
+    free = words.cards(gpu.index for gpu in hidden)
+    way_out = f"start it with CUDA_VISIBLE_DEVICES={_suggestion(engine, [gpu.index for gpu in hidden][: meant - visible])}"
+    return CheckResult(
+        NAME,
+        TITLE,
+        Status.FAIL,
+        State.PROBLEM,
+        f"the engine sees {visible} of the {words.count(meant, 'card')} that it is meant to use",
+        engine=name,
+        uuid=hidden[0].uuid if len(hidden) == 1 else "",
+        gpu=str(hidden[0].index) if len(hidden) == 1 else "",
+        cause=f"{told}, and gpus={meant} was configured",
+        fix=f"{way_out if hidden else 'free cards that others have'}, or correct gpus= of --engine {name}",
+        evidence={**evidence, "hidden": free} if hidden else evidence,
     )
 
 

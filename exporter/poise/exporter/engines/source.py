@@ -238,6 +238,7 @@ def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
         page_error=member.why_no_url or ("its process is gone" if process_up is False else "not asked yet"),
         client_connections=scan.connections.get(member.identity.engine),
         notes=member.notes if found is not None else (),
+        gpus_meant=member.spec.gpus if member.spec is not None else None,
     )
     if poll is None:
         return engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from poise.exporter import metrics as m
@@ -98,6 +99,54 @@ def test_unused_visible_card_is_a_problem_at_once_and_its_skew_joins_under_load(
     assert skew.cause == "the engine has processes on 1 of its 2 visible GPUs: tensor_parallel_size=1, CUDA_VISIBLE_DEVICES=0,1"
     assert later.verdict.lines[0].check == "rank_load"
     assert "idle_unowned_card" not in failing(later), "one card, one sentence"
+
+
+def meant(scene: NodeSnapshot, gpus: int) -> NodeSnapshot:
+    """The scene with `gpus=N` configured for each engine."""
+    engines = [dataclasses.replace(one, observed=dataclasses.replace(one.observed, gpus_meant=gpus)) for one in scene.engines]
+    return dataclasses.replace(scene, engines=tuple(engines))
+
+
+@pytest.mark.parametrize("scene", [one_visible, one_card])
+def test_card_that_is_left_as_configured_is_quiet(scene: Callable[[float], NodeSnapshot]) -> None:
+    outcome = play(lambda second: meant(scene(second), 1), 61)
+    assert failing(outcome) == {}
+    assert outcome.verdict.state is State.OK
+
+
+def test_hidden_card_that_is_meant_is_a_problem_at_once_and_under_load() -> None:
+    outcome = play(lambda second: meant(one_visible(second), 2), 61)
+    found = failing(outcome)
+    assert set(found) == {"visible_devices", "parallel_size", "idle_unowned_card"}
+    assert {result.state for result in found.values()} == {State.PROBLEM}
+    assert found["visible_devices"].sentence == "the engine sees 1 of the 2 cards that it is meant to use"
+    assert found["visible_devices"].fix == "start it with CUDA_VISIBLE_DEVICES=0,1, or correct gpus= of --engine n1:8000"
+    assert found["parallel_size"].sentence == "the engine has processes on 1 of the 2 cards that it is meant to use"
+    assert outcome.verdict.lines[0].check == "idle_unowned_card"
+
+
+def test_visible_card_that_is_meant_and_unused_is_a_problem_even_where_no_variable_is_set() -> None:
+    scene = node([card(0, busy=0), card(1, busy=0)], [engine(cards=[0], visible=[0, 1], environment=None)])
+    unused = failing(play(lambda _: meant(scene, 2), 0))["parallel_size"]
+    assert (unused.state, unused.evidence["meant"]) == (State.PROBLEM, "2")
+    assert unused.fix.startswith("start it with --tensor-parallel-size 2,")
+
+
+def test_rank_of_a_group_that_idles_is_named_whatever_is_meant() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        gpus = [card(0, busy=0.97 * second, power=480), card(1, busy=0.0, power=90)]
+        return meant(node(gpus, [engine(environment="0,1", tokens=500 * second)], expected=2), 2)
+
+    assert set(failing(play(scene, 61))) == {"rank_load"}
+
+
+def test_unowned_card_is_named_beside_the_engine_that_was_not_told_and_not_beside_the_one_that_was() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        gpus = [card(0, busy=0.99 * second, power=480), card(1, busy=0.95 * second, power=470), card(2, busy=0.0, power=90)]
+        told = meant(node([], [engine("n1:8000", cards=[0], environment="0")]), 1).engines[0]
+        return node(gpus, [told, engine("n1:8001", cards=[1], environment="1")], expected=3)
+
+    assert failing(play(scene, 61))["idle_unowned_card"].engine == "n1:8001"
 
 
 def test_unused_card_of_an_engine_that_was_not_told_is_only_watched() -> None:

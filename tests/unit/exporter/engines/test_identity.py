@@ -148,7 +148,7 @@ def test_a_second_start_that_fails_on_the_port_is_never_shown() -> None:
 
 
 def test_a_configured_engine_is_there_before_anything_is_found_and_for_ever() -> None:
-    engines = roster(EngineSpec("qwen", "http://10.1.1.1:8000", "chat", Role.DECODE))
+    engines = roster(EngineSpec("qwen", "http://10.1.1.1:8000", "chat", Role.DECODE, 2))
     member = one(engines.update([], 0.0))
     assert (member.identity.engine, member.identity.deployment, member.identity.role) == ("qwen", "chat", Role.DECODE)
     assert (member.identity.role_source, member.identity.discovered) == ("config", "config")

@@ -200,10 +200,11 @@ def test_ordinals_of_a_container_say_nothing_about_the_node(
 
 
 def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
-    source = watching(sources, fake, EngineSpec("qwen", server.url, "chat", Role.DECODE))
+    source = watching(sources, fake, EngineSpec("qwen", server.url, "chat", Role.DECODE, 2))
     source.scan_once()
     wait_for(lambda: source.latest().engines[0].page is not None)
     (engine,) = source.latest().engines
+    assert engine.gpus_meant == 2
     assert (engine.identity.engine, engine.identity.deployment, engine.process_up, engine.pid) == ("qwen", "chat", None, None)
 
 
