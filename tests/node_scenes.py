@@ -97,7 +97,10 @@ class CardScene:
 
 @dataclass(frozen=True)
 class EngineScene:
-    """An engine: `rate` in requests/s, latencies by the bound below which all observations fall, `visible` cards in CUDA order."""
+    """An engine: `rate` in requests/s, latencies by the bound below which all observations fall, `visible` cards in CUDA order.
+
+    `up` None: it has no address, so nothing is published about its page.
+    """
 
     engine: str
     deployment: str = ""
@@ -112,7 +115,7 @@ class EngineScene:
     running: float = 0.0
     waiting: float = 0.0
     kv: float = 0.0
-    up: bool = True
+    up: bool | None = True
     process_up: bool | None = True
     without: frozenset[Metric] = frozenset()
 
@@ -201,7 +204,8 @@ def _engine(page: Page, engine: EngineScene, node: NodeScene, second: float) -> 
     server = {"engine": engine.engine, "deployment": engine.deployment or engine.engine, "role": engine.role}
     work = {**server, "model": engine.model, "dp_rank": "0"}
     cards = {card.index: card for card in node.cards}
-    page.add(m.ENGINE_UP, float(engine.up), **server)
+    if engine.up is not None:
+        page.add(m.ENGINE_UP, float(engine.up), **server)
     if engine.process_up is not None:
         page.add(m.ENGINE_PROCESS_UP, float(engine.process_up), **server)
     page.add(m.ENGINE_INFO, 1, **server, version=engine.version, model=engine.model, discovered="argv")

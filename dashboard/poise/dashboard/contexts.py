@@ -12,7 +12,7 @@ from poise.dashboard.numbers import Number
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """Where numbers come from and how fresh they are: `state` is live, late, stale, down, loading or waiting."""
+    """Where numbers come from and how fresh they are: `state` is live, late, stale, down, loading, waiting or unknown."""
 
     name: str
     state: str

@@ -30,7 +30,8 @@ def deployments(observation: Observation, exporter: SourceContext, texts: Texts)
         role = series.label("role")
         return (series.label("deployment"), ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), series.label("engine"))
 
-    found = sorted(observation.window.select(metrics.ENGINE_UP.name), key=order)
+    # Every engine has its info; nothing says up or down of one that cannot be asked, and its cards must not vanish with it.
+    found = sorted(observation.window.select(metrics.ENGINE_INFO.name), key=order)
     groups = []
     for name, members in groupby(found, key=lambda series: series.label("deployment")):
         built = tuple(_engine(observation, series, exporter, texts) for series in members)
@@ -60,7 +61,7 @@ def _engine(observation: Observation, series: Series, exporter: SourceContext, t
     used = window.one(metrics.ENGINE_GPUS_USED.name, engine=engine)
     check_state = worst_state(observation, engine=engine)
     source = engine_source(observation, engine, exporter, texts)
-    settled = source.state not in ("loading", "down")  # before and after its life an engine has no ranks, and that is no finding
+    settled = source.state not in ("loading", "down", "unknown")  # before and after its life an engine has no ranks, and that is no finding
     return EngineContext(
         key=identifier("engine", engine),
         engine=shortened(engine),
@@ -124,6 +125,8 @@ class _Figures:
     def _absent(self, metric: Metric) -> Number:
         if self._source.state == "loading":
             return missing(self._texts.not_available, self._texts.why_engine_loading)
+        if self._source.state == "unknown":
+            return missing(self._texts.not_available, self._source.detail)
         if self._source.state == "down":
             return missing(self._texts.not_available, self._texts.why_engine_down)
         gaps = {series.label("family") for series in self._window.select(metrics.ENGINE_MISSING_INFO.name, engine=self._engine)}

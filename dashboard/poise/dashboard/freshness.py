@@ -1,4 +1,4 @@
-"""How fresh each source is, as a word: live, late, stale, down, loading, waiting.
+"""How fresh each source is, as a word: live, late, stale, down, loading, waiting, unknown (an engine that nobody can ask).
 
 Owns the words' limits. Knows the window and the few series that tell of sources; no page.
 """
@@ -10,6 +10,7 @@ from poise.dashboard.numbers import LABEL_CHARACTERS, TEXT_CHARACTERS, age, seco
 from poise.dashboard.observation import ExporterMode, Observation
 from poise.dashboard.texts import Texts
 from poise.exporter import metrics
+from poise.exporter.checks.thresholds import LOADING_GRACE
 from poise.history.recent import WINDOW
 
 #: In scrape intervals: younger is live, then late, then stale (or down when the last attempt failed). Two and a bit, so that one
@@ -18,9 +19,6 @@ LIVE_INTERVALS = 2.2
 LATE_INTERVALS = 6.0
 #: Seconds. The exporter reads the node every second; a snapshot this old means that its sampler hangs.
 SNAPSHOT_LATE = 15.0
-#: Seconds after its start within which an engine that never answered is taken to be loading. Hundreds of gigabytes of weights from a
-#: network disk take this long.
-LOADING = 1800.0
 
 
 def exporter_source(observation: Observation, texts: Texts) -> SourceContext:
@@ -57,6 +55,9 @@ def engine_source(observation: Observation, engine: str, exporter: SourceContext
         took = window.one(metrics.ENGINE_SCRAPE_DURATION.name, engine=engine)
         detail = texts.engine_live_plain if took is None else texts.engine_live.format(duration=seconds(took))
         return _source(name, "live", detail, texts)
+    if up is None and process == 1.0:
+        # The exporter publishes nothing about a page that it has no address for.
+        return _source(name, "unknown", texts.engine_without_address, texts)
     if process == 0.0:
         return _source(name, "down", texts.engine_gone, texts)
     if process == 1.0:
@@ -73,7 +74,7 @@ def is_loading(observation: Observation, engine: str) -> bool:
         if any(point.value == 1.0 for point in window.points(series, WINDOW)):
             return False
     started = window.one(metrics.ENGINE_START_TIME.name, engine=engine)
-    return started is None or observation.now - started < LOADING
+    return started is None or observation.now - started < LOADING_GRACE
 
 
 def _source(name: str, state: str, detail: str, texts: Texts) -> SourceContext:

@@ -42,6 +42,7 @@ class Texts:
             "down": "down",
             "loading": "loading",
             "waiting": "waiting",
+            "unknown": "not asked",
         }
     )
     source_live: str = "answered {age} ago in {duration}"
@@ -54,6 +55,7 @@ class Texts:
     engine_live_plain: str = "its metrics page answers"
     engine_loading: str = "its process runs; its metrics page does not answer yet"
     engine_silent: str = "its process runs; its metrics page does not answer"
+    engine_without_address: str = "its process runs; it has no address here at which it could be asked"
     engine_gone: str = "its process is gone"
     engine_down: str = "its metrics page does not answer"
 

@@ -89,6 +89,14 @@ def test_an_engine_that_answered_before_is_down_not_loading() -> None:
     assert engine_of(page_of(by_url)).source.state == "down"
 
 
+def test_an_engine_without_an_address_is_not_asked_and_neither_loading_nor_down() -> None:
+    up = tensor_parallel()
+    headless = engine_of(page_of(replace(up, engines=(replace(up.engines[0], up=None),))))
+    assert (headless.source.state, headless.source.word) == ("unknown", "not asked")
+    assert figure(headless, "ttft").first.note == headless.source.detail
+    assert (headless.ranks_missing, len(headless.cards)) == (False, 2)
+
+
 def test_engines_of_one_deployment_stand_together_prefill_first() -> None:
     groups = page_of(eight_cards()).deployments
     named = [group for group in groups if group.named]

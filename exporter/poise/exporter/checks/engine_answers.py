@@ -15,7 +15,10 @@ TITLE = "Engine alive and answering"
 
 
 def is_loading(engine: Engine, now: float) -> bool:
-    """Whether the engine's process lives, has not answered yet in this life, and is young enough to be loading."""
+    """Whether the engine's process lives, has not answered yet in this life, and is young enough to be loading.
+
+    One without an address here cannot show that it has loaded, so it counts as loading for as long as that may take: checks wait with it.
+    """
     observed = engine.observed
     if observed.page is not None or observed.process_up is not True:
         return False
@@ -57,6 +60,10 @@ def _check(engine: Engine, now: float) -> CheckResult:
             fix="read the last lines of its log; look for an out-of-memory kill (`dmesg | grep -i kill`) and XIDs; start it again",
             evidence=evidence,
         )
+    if observed.url is None:
+        # A headless node of a multi-node engine, a Unix socket, another network namespace: silence says nothing about the engine.
+        sentence = observed.page_error or "the engine has no address here that could be asked"
+        return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, sentence, engine=name, evidence=evidence)
     if is_loading(engine, now):
         age = now - (observed.start_time or now)
         return CheckResult(
@@ -68,10 +75,6 @@ def _check(engine: Engine, now: float) -> CheckResult:
             engine=name,
             evidence=evidence,
         )
-    if observed.url is None:
-        # A headless node of a multi-node engine, a Unix socket, another network namespace: silence says nothing about the engine.
-        sentence = observed.page_error or "the engine has no address here that could be asked"
-        return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, sentence, engine=name, evidence=evidence)
     answered_before = observed.last_page_at is not None
     silent = now - observed.last_page_at if observed.last_page_at is not None else None
     return CheckResult(

@@ -155,7 +155,7 @@ def _calm(snapshot: NodeSnapshot, window: Window) -> str:
     if not living:
         return f"{cards}, no vLLM engine found"
     engines = words.count(len(living), "engine")
-    loading = [engine for engine in living if engine_answers.is_loading(engine, snapshot.taken_at)]
+    loading = [engine for engine in living if engine.observed.url is not None and engine_answers.is_loading(engine, snapshot.taken_at)]
     if loading:
         return f"{cards}, {engines}; {words.joined([engine.identity.engine for engine in loading])} loading"
     part = window.over(thresholds.WATCH_WINDOW)

@@ -226,14 +226,16 @@ def test_page_that_stops_answering_is_watched_and_then_a_problem() -> None:
     assert failing(play(lambda _: scene, 61))["engine_answers"].state is State.PROBLEM
 
 
-def test_engine_without_an_address_here_is_unknown_and_not_a_problem() -> None:
-    headless = engine(page=False, last_page_at=None)
+@pytest.mark.parametrize("age", [30.0, 3600.0])
+def test_engine_without_an_address_here_is_unknown_and_neither_loading_nor_a_problem(age: float) -> None:
+    headless = engine(page=False, last_page_at=None, start=START - age)
     headless = dataclasses.replace(headless, observed=dataclasses.replace(headless.observed, url=None, page_error="headless node"))
     outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [headless], expected=2), 0)
     assert failing(outcome) == {}
     assert [(result.status, result.sentence) for result in outcome.results if result.check == "engine_answers"] == [
         ("unknown", "headless node")
     ]
+    assert "loading" not in outcome.verdict.summary
 
 
 def test_rank_that_left_its_card_is_a_problem_at_once() -> None:
