@@ -116,7 +116,8 @@ def gpu_readings(gpu: Gpu) -> Readings:
 
 # ------------------------------------------------------------------------------------------------------------------ writing
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+#: In help texts a quote is escaped in OpenMetrics only.
+_HELP_ESCAPES = {Format.TEXT: str.maketrans({"\\": r"\\", "\n": r"\n"}), Format.OPENMETRICS: _ESCAPES}
 
 
 def _escaped(text: str) -> str:
@@ -159,7 +160,7 @@ class Exposition:
         self._library_collectors = tuple(library_collectors)
         self._complaints: set[tuple[str, str]] = set()
         self._headers = {
-            (metric, form): f"# HELP {name} {metric.help.translate(_HELP_ESCAPES)}\n# TYPE {name} {metric.kind}\n"
+            (metric, form): f"# HELP {name} {metric.help.translate(_HELP_ESCAPES[form])}\n# TYPE {name} {metric.kind}\n"
             for metric in metrics.ALL
             for form in Format
             # OpenMetrics names a counter's family without the suffix that its samples carry.
@@ -249,7 +250,7 @@ class Exposition:
         for family in families:
             counter = family.type == "counter"
             name = family.name if form is Format.OPENMETRICS or not counter else f"{family.name}_total"
-            out.append(f"# HELP {name} {family.documentation.translate(_HELP_ESCAPES)}\n# TYPE {name} {family.type}\n")
+            out.append(f"# HELP {name} {family.documentation.translate(_HELP_ESCAPES[form])}\n# TYPE {name} {family.type}\n")
             for sample in family.samples:
                 try:
                     own = _labels(tuple(sample.labels), tuple(sample.labels.values()))

@@ -169,6 +169,13 @@ def test_a_card_that_is_down_says_why_for_each_series_and_has_fewer_than_before(
     assert len(after) < len(before)
 
 
+def test_a_quote_in_a_help_text_is_escaped_in_openmetrics_only(pair: NodeSnapshot) -> None:
+    assert '"' in m.NODE_INFO.help
+    for form, word in ((Format.TEXT, 'simulated="true"'), (Format.OPENMETRICS, r"simulated=\"true\"")):
+        (line,) = [line for line in render(pair, form).splitlines() if line.startswith("# HELP poise_node_info ")]
+        assert word in line
+
+
 def test_absence_has_its_reason(pair: NodeSnapshot) -> None:
     line = f'poise_gpu_unsupported_info{{gpu="0",uuid="{pair.gpus[0].uuid}",metric="poise_gpu_fan_ratio",reason="not_supported"}} 1'
     assert line in render(pair).splitlines()

@@ -11,7 +11,7 @@ from poise.exporter.metrics import GPU_FOREIGN_MEMORY, GPU_PROCESS_MEMORY
 from poise.exporter.nvml.card import Card, Collector, Read, Tick
 from poise.exporter.nvml.fields import FieldBatch
 from poise.exporter.nvml.library import INSUFFICIENT_SIZE, REFUSALS, SUCCESS
-from poise.exporter.snapshot import GpuProcess
+from poise.exporter.snapshot import GpuProcess, Reason
 
 #: nvmlProcessInfo_t of the `_v2` and `_v3` calls: pid, 4 bytes of padding, usedGpuMemory, gpuInstanceId, computeInstanceId.
 _ENTRY = struct.Struct("=I4xQII")
@@ -86,6 +86,9 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
                 tick.refuse(code, process_list.name)
         if known:
             tick.processes = tuple(GpuProcess(pid, found[pid]) for pid in sorted(found))
+            if found and all(size is None for size in found.values()):
+                # The list without sizes (driver 535 in a container) still tells who owns the card.
+                tick.absent[GPU_PROCESS_MEMORY] = Reason.NOT_SUPPORTED
 
     return read
 

@@ -9,6 +9,7 @@ from poise.exporter.metrics import GPU_FAN, GPU_TEMPERATURE, GPU_TEMPERATURE_MAR
 from poise.exporter.nvml.card import Card, Collector, Read, Tick
 from poise.exporter.nvml.fields import FieldBatch
 from poise.exporter.nvml.library import REFUSALS, SUCCESS
+from poise.exporter.snapshot import Reason
 
 _CORE = ("core",)
 _MEMORY = ("memory",)
@@ -53,8 +54,11 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
             tick.set(GPU_TEMPERATURE_MARGIN, margin[1])
         elif code not in REFUSALS:
             tick.refuse(code, get_margin.name, GPU_TEMPERATURE_MARGIN)
-        elif tick.ask(get_slowdown, GPU_TEMPERATURE_MARGIN) and core is not None:
-            tick.set(GPU_TEMPERATURE_MARGIN, slowdown.value - core)
+        elif tick.ask(get_slowdown, GPU_TEMPERATURE_MARGIN):
+            if core is not None:
+                tick.set(GPU_TEMPERATURE_MARGIN, slowdown.value - core)
+            else:
+                tick.absent[GPU_TEMPERATURE_MARGIN] = tick.absent.get(GPU_TEMPERATURE, Reason.ERROR)
         if tick.ask(get_fan, GPU_FAN):
             tick.set(GPU_FAN, fan.value / 100)
 

@@ -236,6 +236,22 @@ def test_pairs_are_asked_once(h20: Bench) -> None:
     assert h20.node.calls("nvmlDeviceGetTopologyCommonAncestor", 0) == asked == 1
 
 
+def test_margin_from_the_slowdown_threshold_without_a_core_temperature_is_absent_for_the_same_reason() -> None:
+    with bench("driver535") as cards:
+        assert cards.read().value(m.GPU_TEMPERATURE_MARGIN) is not None
+        cards.node.inject("nvmlDeviceGetTemperature", error=ReturnCode.UNKNOWN, gpu=0)
+        gpu = cards.read(after=1.0)
+        assert gpu.value(m.GPU_TEMPERATURE_MARGIN) is None
+        assert gpu.absent[m.GPU_TEMPERATURE_MARGIN] is Reason.ERROR
+
+
+def test_processes_without_sizes_say_so(h20: Bench) -> None:
+    h20.node.gpus[0].set_processes([Process(100, None), Process(200, None)])
+    gpu = h20.read()
+    assert gpu.processes == (GpuProcess(100, None), GpuProcess(200, None))
+    assert gpu.absent[m.GPU_PROCESS_MEMORY] is Reason.NOT_SUPPORTED
+
+
 def test_processes_of_all_lists_are_there_once(h20: Bench) -> None:
     h20.node.gpus[0].set_processes(
         [
