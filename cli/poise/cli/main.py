@@ -5,30 +5,35 @@ Knows the names of the components and nothing of what they do. A component offer
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
+
+from poise.cli import process
+
+if TYPE_CHECKING:
+    import argparse
 
 #: Exit codes: 0 done, 1 a check or action failed, 2 the request could not be carried out (shell convention for usage errors).
 COULD_NOT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Subcommand:
-    """A subcommand: the module that carries it out, one line of help, and the extra that it needs besides the exporter's."""
+class Subcommand(NamedTuple):
+    """A subcommand: the module that carries it out, one line of help, and the extra that it needs besides the exporter's.
+
+    `serves`: it runs until it is told to leave, so that SIGTERM and Ctrl-C are its ordinary end, with exit code 0, at any moment.
+    """
 
     module: str
     help: str
     extra: str = ""
+    serves: bool = False
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "up": Subcommand("poise.dashboard.command", "watch this machine: node exporter and web page on 127.0.0.1:9748", "dashboard"),
-    "exporter": Subcommand("poise.exporter.command", "the node exporter alone: Prometheus metrics on :9747"),
+    "up": Subcommand("poise.dashboard.command", "watch this machine: node exporter and web page on 127.0.0.1:9748", "dashboard", True),
+    "exporter": Subcommand("poise.exporter.command", "the node exporter alone: Prometheus metrics on :9747", serves=True),
     "doctor": Subcommand("poise.exporter.doctor", "run the checklist on this machine and say what is wrong and how to mend it"),
     "alerts": Subcommand("poise.alerts.command", "the alert rules: list, check, write out for a Prometheus", "dashboard"),
     "testbed": Subcommand("poise.testbed.command", "start a real vLLM deployment, load it, break it, watch it"),
@@ -40,6 +45,8 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
     Raises ModuleNotFoundError when the chosen component's dependencies are not installed.
     """
+    import argparse  # here and not above: `main` is reached sooner, see process.py
+
     parser = argparse.ArgumentParser(
         prog="poise",
         description="Shows whether all the GPUs that a vLLM deployment pays for do their share, and if not, why.",
@@ -60,6 +67,8 @@ def _sentence(text: str) -> str:
 
 def installed_version() -> str:
     """The version of the installed distribution, or "unknown" in a bare source tree."""
+    from importlib.metadata import PackageNotFoundError, version  # half of the time that importing this file would take
+
     try:
         return version("poise")
     except PackageNotFoundError:
@@ -67,9 +76,34 @@ def installed_version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; a missing extra or an error that a person can mend is one line on stderr."""
+    """Run one subcommand and return its exit code; a missing extra or an error that a person can mend is one line on stderr.
+
+    `argv` None: this is the process's own command line, and its end is the end of the process.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), None)
+    restore = process.leave_on_signals(0 if chosen in SUBCOMMANDS and SUBCOMMANDS[chosen].serves else None)
+    process.open_streams()
+    try:
+        code = _run(words, chosen)
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as leaving:  # argparse: --help, --version, a wrong flag
+        code = leaving.code if isinstance(leaving.code, int) else COULD_NOT
+        if process.flush(code) != code:
+            return COULD_NOT
+        raise
+    except OSError as error:
+        if not process.is_write_error(error):
+            raise
+        return process.write_failed(error)
+    finally:
+        if argv is not None:
+            restore()
+    return process.flush(code)
+
+
+def _run(words: list[str], chosen: str | None) -> int:
     try:
         parser = build_parser(chosen if chosen in SUBCOMMANDS else None)
     except ModuleNotFoundError as error:
@@ -79,14 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"poise: `poise {chosen}` needs {error.name}, which is not installed: pip install 'poise[{needed}]'", file=sys.stderr)
         return COULD_NOT
     arguments = parser.parse_args(words)
-    try:
-        return int(importlib.import_module(SUBCOMMANDS[arguments.subcommand].module).run(arguments))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`poise … | head`); Python would print a traceback when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return int(importlib.import_module(SUBCOMMANDS[arguments.subcommand].module).run(arguments))
 
 
 if __name__ == "__main__":
