@@ -4,6 +4,7 @@ what is wrong with it (ValueError); which setting it was, the caller adds.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -38,7 +39,9 @@ def base_url(text: str) -> str:
         parts = urlsplit(text)
         port_valid = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise ValueError(f"url is not valid: {error}") from None
+        # "Port could not be cast to integer value as 'word'": the word may be a password with a slash in it.
+        words = "the port is no number" if "ort" in str(error) else str(error)
+        raise ValueError(f"url is not valid: {words}") from None
     # The URL itself stays out of the messages once it may hold a password.
     if parts.username or parts.password:
         raise ValueError("url holds a user or password, which would show in logs; leave it out")
@@ -48,6 +51,14 @@ def base_url(text: str) -> str:
         raise ValueError("url must have no query or fragment")
     path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback; no name is resolved."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in ("", "localhost")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -73,7 +84,7 @@ def listen(value: object) -> str:
 def interval(value: object) -> float:
     """Seconds from a duration or a number, within what makes sense."""
     seconds = parse_duration(value) if isinstance(value, str) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds if isinstance(seconds, float) else 0.0):
         raise ValueError("expected a duration such as 1s or 500ms")
     if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
         raise ValueError(f"must lie between {SHORTEST_INTERVAL:g} s and {LONGEST_INTERVAL:g} s")

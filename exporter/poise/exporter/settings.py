@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +28,9 @@ DEFAULT_ENGINE_INTERVAL = 5.0
 ENVIRONMENT_PREFIX = "POISE_EXPORTER_"
 #: What Kubernetes sets for a service called "poise-exporter"; not ours, so no typing error of the user's.
 _KUBERNETES_SERVICE = re.compile(r"^POISE_EXPORTER_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$")
+
+#: Bytes of a configuration file; a hundred engines are 10 KB.
+LARGEST_FILE = 1 << 20
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -101,6 +106,9 @@ def _engine(values: Mapping[str, Any]) -> EngineSpec:
     name = values.get("name", "")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", name):
         raise ValueError(f"name {name!r} must be letters, digits and . _ : / - (at most 128), and start with a letter or digit")
+    if setting_values.is_loopback(name.partition(":")[0]):
+        # The name is the label `engine`, which all nodes of a fleet read: loopback is another machine to each of them.
+        raise ValueError(f"name {name!r} is a loopback address; choose a name that tells the engine from those of other nodes")
     role = values.get("role", "")
     if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
         raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
@@ -177,8 +185,11 @@ def _fail(place: str, value: object, problem: object) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """A value as an error shows it: short, and without what stands between // and @ of a URL, which may be a password."""
-    text = re.sub(r"//[^/\s@]*@", "//…@", str(value) if isinstance(value, str | int | float) else repr(value))
+    """A value as an error shows it: short, and without what stands between // and @ of a URL, which may be a password (with any character)."""
+    try:
+        text = re.sub(r"//\S.*@", "//…@", str(value) if isinstance(value, str | int | float) else repr(value))
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 200 else text[:200] + "…"
 
 
@@ -261,10 +272,10 @@ def read_file(path: Path) -> dict[str, object]:
         SettingsError: the file cannot be read or is no TOML.
     """
     try:
-        document = tomllib.loads(path.read_bytes().decode())
+        document = tomllib.loads(_content(path).decode())
     except OSError as error:
         raise SettingsError(f"--config={path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError and UnicodeDecodeError a number of too many digits
         raise SettingsError(f"{path} is not TOML: {error}") from None
     for name in document:
         if name != "exporter" and difflib.SequenceMatcher(None, name, "exporter").ratio() > 0.8:
@@ -273,6 +284,26 @@ def read_file(path: Path) -> dict[str, object]:
     if not isinstance(table, dict):
         raise SettingsError(f"{path}: exporter must be a table, [exporter]")
     return table
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of an ordinary file of a sensible size; never waits, as a pipe would let us. Raises OSError, SettingsError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SettingsError(f"--config={path}: not an ordinary file")
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise SettingsError(f"--config={path}: larger than {LARGEST_FILE} bytes; is that a configuration file?")
+    return content
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the file that nobody named is there. One that we may not look at counts as absent, as it does in a folder that we may not enter."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def load(arguments: argparse.Namespace, environment: Mapping[str, str], collectors: Iterable[str]) -> ExporterSettings:
@@ -284,7 +315,7 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
     settings = ExporterSettings()
     named = getattr(arguments, "config", None) or environment.get("POISE_CONFIG")
     path = Path(named or "poise.toml")
-    if named or path.is_file():
+    if named or _is_there(path):
         settings = from_table(settings, read_file(path), str(path))
     settings = from_flags(from_environment(settings, environment), arguments)
     known = tuple(collectors)

@@ -118,6 +118,8 @@ def test_several_engines(folder: Path) -> None:
         (["--engine=justaname"], ["--engine=justaname", "NAME=URL"]),
         (["--engine=a=h:8000"], ["--engine=a=h:8000", "http://HOST:PORT"]),
         (["--engine=a=http://h:1,role=router"], ["router", "mixed, prefill, decode"]),
+        (["--engine=127.0.0.1:8000=http://127.0.0.1:8000"], ["'127.0.0.1:8000' is a loopback address"]),
+        (["--engine=localhost=http://127.0.0.1:8000"], ["'localhost' is a loopback address"]),
         (["--engine=a=http://h:1,gpus=two"], ["gpus 'two'", "1 to 1024"]),
         (["--engine=a=http://h:1,gpus=0"], ["gpus '0'", "1 to 1024"]),
         (["--engine=a=http://h:1,color=red"], ["color", "deployment="]),

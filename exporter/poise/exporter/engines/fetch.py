@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import http.client
 import io
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from poise.exporter.setting_values import is_loopback
 
 READ_SIZE = 64 * 1024
 
@@ -106,7 +107,7 @@ class Fetcher:
 
     def _secured(self, connection: socket.socket) -> socket.socket:
         context = ssl.create_default_context()
-        if _is_loopback(self._host):
+        if is_loopback(self._host):
             # Found through its process: who it is stands firm, and no certificate names a loopback address.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -167,10 +168,3 @@ class _DeadlineReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         self._connection.settimeout(self._left())
         return self._connection.recv_into(buffer)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Role
 
@@ -102,14 +103,6 @@ def url_host(url: str) -> tuple[str, int | None]:
     except ValueError:
         return parts.hostname or "", None
     return parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host in ("", "localhost")
 
 
 @dataclass(slots=True)

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from poise.exporter.engines.discovery import FoundEngine, find_engines
-from poise.exporter.engines.identity import Located, Member, Roster, is_loopback, url_host
+from poise.exporter.engines.identity import Located, Member, Roster, url_host
 from poise.exporter.engines.locate import Locator
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
 from poise.exporter.engines.table import ProcessKey, ProcessTable
 from poise.exporter.procfs import ProcFs
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine
 

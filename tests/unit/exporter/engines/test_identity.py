@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, is_loopback, url_host, url_of
+from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, url_host, url_of
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import Role
 

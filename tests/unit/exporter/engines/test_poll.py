@@ -151,7 +151,7 @@ def test_tls_is_spoken_and_elsewhere_certificates_are_checked(tmp_path: Path, mo
     with serve(PageServer(TP2), tls=context) as secured:
         loopback = f"https://127.0.0.1:{secured.port}"
         assert polled(loopback).page is not None
-        monkeypatch.setattr(fetch, "_is_loopback", lambda _host: False)
+        monkeypatch.setattr(fetch, "is_loopback", lambda _host: False)
         assert polled(loopback).error == "TLS failed: CERTIFICATE_VERIFY_FAILED"
 
 
