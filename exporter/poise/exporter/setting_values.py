@@ -46,7 +46,7 @@ def base_url(text: str) -> str:
     if parts.username or parts.password:
         raise ValueError("url holds a user or password, which would show in logs; leave it out")
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_valid or re.search(r"\s", text):
-        raise ValueError(f"url {text!r} is not of the form http://HOST:PORT")
+        raise ValueError("url is not of the form http://HOST:PORT" if "@" in text else f"url {text!r} is not of the form http://HOST:PORT")
     if parts.query or parts.fragment:
         raise ValueError("url must have no query or fragment")
     path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")

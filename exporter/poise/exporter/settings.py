@@ -185,11 +185,12 @@ def _fail(place: str, value: object, problem: object) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """A value as an error shows it: short, and without what stands between // and @ of a URL, which may be a password (with any character)."""
+    """A value as an error shows it: short, and without what stands before an @, which may be a password (with any character in it)."""
     try:
-        text = re.sub(r"//\S.*@", "//…@", str(value) if isinstance(value, str | int | float) else repr(value))
+        text = str(value) if isinstance(value, str | int | float) else repr(value)
     except ValueError:  # Python writes out no number of more than 4,300 digits
         return "a number of thousands of digits"
+    text = re.sub(r"\A(.*?(?://|=))?.*@", r"\1…@", text, flags=re.DOTALL)
     return text if len(text) <= 200 else text[:200] + "…"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -265,3 +266,63 @@ def test_no_environment_breaks_the_settings(values: dict[str, str]) -> None:
 
 def test_every_setting_has_a_parser_and_every_parser_a_setting() -> None:
     assert set(settings._PARSERS) == set(settings.field_names())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a=http://user:hun/ter2@h:8000",
+        "http://user:hunter2@h:8000",
+        "a=user:hunter2@h:8000",
+        "a=http://u=x:hunter2@h:8000",
+        "a=//u:hunt er2@h",
+    ],
+)
+def test_a_password_is_not_repeated_however_wrong_the_url_is(value: str, folder: Path) -> None:
+    with pytest.raises(SettingsError) as on_the_command_line:
+        load(f"--engine={value}")
+    with pytest.raises(SettingsError) as in_the_environment:
+        load(environment={"POISE_EXPORTER_ENGINES": value})
+    for error in (on_the_command_line, in_the_environment):
+        assert not any(part in str(error.value) for part in ("hun", "ter2", "er2"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("expected_gpus = " + "9" * 5000, "is not TOML: Exceeds the limit"),
+        ("expected_gpus = 0x" + "f" * 5000, "expected_gpus=a number of thousands of digits: expected a number of cards"),
+        ("interval = 0x" + "f" * 5000, "interval=a number of thousands of digits: must lie between"),
+        ("interval = inf", "must lie between"),
+        ("interval = nan", "expected a duration"),
+        ("a = " + "[" * 100_000, "is not TOML"),
+    ],
+)
+def test_a_file_with_values_beyond_all_measure_is_a_message(line: str, words: str, folder: Path) -> None:
+    (folder / "poise.toml").write_text(f"[exporter]\n{line}\n")
+    with pytest.raises(SettingsError) as error:
+        load()
+    assert words in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_a_configuration_that_is_no_ordinary_file_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "huge.toml").write_bytes(b"#" * (settings.LARGEST_FILE + 1))
+    for name, words in (
+        ("pipe", "not an ordinary file"),
+        ("/dev/zero", "not an ordinary file"),
+        (".", "a directory"),
+        ("huge.toml", "larger than"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            load(f"--config={name}")
+        assert words in str(error.value)
+
+
+def test_a_file_that_nobody_named_and_nobody_may_look_at_is_as_good_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: object, **_options: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert load() == ExporterSettings()
