@@ -66,6 +66,7 @@ def _put_process(engine: Engine, gpus_visible: int | None, readings: dict[Metric
     put(m.ENGINE_WORLD_SIZE, config.world_size)
     put(m.ENGINE_LOCAL_WORLD_SIZE, engine.local_world_size)
     put(m.ENGINE_GPUS_VISIBLE, gpus_visible)
+    put(m.ENGINE_GPUS_MEANT, engine.observed.gpus_meant)
     put(m.ENGINE_GPUS_USED, len(engine.used) if engine.used is not None else None)
     put(m.ENGINE_MAX_NUM_SEQS, config.max_num_seqs)
     put(m.ENGINE_MAX_NUM_BATCHED_TOKENS, config.max_num_batched_tokens)

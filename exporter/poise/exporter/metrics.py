@@ -275,6 +275,11 @@ ENGINE_WORLD_SIZE = _gauge(_ENGINE, "poise_engine_world_size", "Ranks of the eng
 ENGINE_LOCAL_WORLD_SIZE = _gauge(_ENGINE, "poise_engine_local_world_size", "Ranks of the engine that belong on this node")
 ENGINE_GPUS_VISIBLE = _gauge(_ENGINE, "poise_engine_gpus_visible", "Cards of this node that the engine can see")
 ENGINE_GPUS_USED = _gauge(_ENGINE, "poise_engine_gpus_used", "Cards of this node that hold a process of the engine")
+ENGINE_GPUS_MEANT = _gauge(
+    _ENGINE,
+    "poise_engine_gpus_meant",
+    "Cards of this node that the engine is meant to use, as configured (gpus=); absent when not configured",
+)
 ENGINE_GPU_INFO = _gauge(
     _ENGINE,
     "poise_engine_gpu_info",

@@ -51,7 +51,7 @@ def labels_of(readings: Readings, metric: Metric) -> dict[str, str]:
 
 
 def test_a_living_engine_publishes_all_it_knows() -> None:
-    readings = engine_readings(engine(page=page("tp2-server-after")), 2)
+    readings = engine_readings(engine(page=page("tp2-server-after"), gpus_meant=2), 2)
     plain = {metric: values[()] for metric, values in readings.items() if () in values}
     assert plain == {
         m.ENGINE_UP: 1,
@@ -63,6 +63,7 @@ def test_a_living_engine_publishes_all_it_knows() -> None:
         m.ENGINE_LOCAL_WORLD_SIZE: 2,
         m.ENGINE_GPUS_VISIBLE: 2,
         m.ENGINE_GPUS_USED: 1,
+        m.ENGINE_GPUS_MEANT: 2,
         m.ENGINE_MAX_NUM_SEQS: 16,
         m.ENGINE_MAX_NUM_BATCHED_TOKENS: 8192,
         m.ENGINE_GPU_MEMORY_UTILIZATION: 0.8,
