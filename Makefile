@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 SOURCES := exporter history alerts dashboard grafana testbed cli
 
-.PHONY: help setup up test check bench soak format lock docs screenshots clean distclean
+.PHONY: help setup up test check bench soak faults format lock docs screenshots clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ soak: setup  ## the long runs; results are committed
 format: setup  ## rewrite sources in the house format
 	@.venv/bin/ruff check --fix --quiet $(SOURCES) tests scripts
 	@.venv/bin/ruff format $(SOURCES) tests scripts
+
+faults: setup  ## put every fault on a real vLLM, write what is said of it to docs/faults.md
+	@sh scripts/system_packages.sh test
+	@POISE_FAULT_TABLE=docs/faults.md $(PYTHON) -m pytest -q tests/vllm/test_first_light.py
 
 lock: setup  ## resolve the dependencies anew into requirements.lock
 	@sh scripts/lock.sh

@@ -28,6 +28,18 @@ FACTOR = 1 / 20
 NAMED_WITHIN = 15.0
 
 
+TABLE_HEAD = """\
+# What each fault says
+
+Measured by `make faults` on a real vLLM with tensor parallelism 2 under load, on simulated cards, two cores. *Seconds* run from the moment
+the fault is in force (for `one-visible` and `one-card`: the restarted server has answered its first request under load) to the line on the
+page and in `poise doctor`. Alerts wait for their `for` on top (docs/alerts.md); none but those named came.
+
+| fault | the line | seconds | alerts |
+| - | - | -: | - |
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     """A fault: the check that must name it in these words, the alerts that must come, and those that may come with them."""
@@ -94,7 +106,7 @@ def scene(_shared: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iter
         scene = Scene(_shared, watch, "node1", [])
         yield scene
     if target := os.environ.get("POISE_FAULT_TABLE"):
-        Path(target).write_text("\n".join(scene.table) + "\n", encoding="utf-8")
+        Path(target).write_text(TABLE_HEAD + "\n".join(scene.table) + "\n", encoding="utf-8")
 
 
 def test_healthy_pair_under_load_is_busy_on_both_cards_and_joined_by_pid_rank_and_card(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from tests.vllm.deploying import read
 SATURATING_CLIENTS = 12
 LONG_ANSWER = 96
 #: For a machine that is out of breath; what these tests wait for takes seconds.
-PATIENCE = 240.0
+PATIENCE = 120.0
 
 
 @contextlib.contextmanager

@@ -38,6 +38,9 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         evidence["meant"] = str(engine.observed.gpus_meant)
     if is_loading(engine, snapshot.taken_at):
         return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, "the engine is loading", engine=name, evidence=evidence)
+    if engine.observed.page is None and engine.observed.last_page_at is not None:
+        # A server that shuts down ends its workers first; what its silence means is the matter of engine_answers.
+        return CheckResult(NAME, TITLE, Status.UNKNOWN, State.OK, "the engine's page does not answer", engine=name, evidence=evidence)
     if engine.used is None or engine.local_world_size is None:
         return CheckResult(
             NAME,

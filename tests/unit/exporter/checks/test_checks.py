@@ -244,6 +244,11 @@ def test_rank_that_left_its_card_is_a_problem_at_once() -> None:
     assert missing.sentence == "the engine has processes on 1 of the 2 cards that its ranks need"
 
 
+def test_server_that_shuts_down_is_silent_and_not_said_to_miss_ranks() -> None:
+    leaving = engine(used=[], page=False, last_page_at=START)
+    assert set(failing(play(lambda _: node([card(0, busy=0), card(1, busy=0)], [leaving]), 5))) == {"engine_answers"}
+
+
 def test_slow_clock_under_load_is_watched_then_a_problem_and_names_the_reason() -> None:
     def scene(second: float) -> NodeSnapshot:
         slow = card(1, busy=0.97 * second, clock=900, power=300)
@@ -308,6 +313,13 @@ def test_idle_rank_with_the_power_of_a_busy_one_stays_watched() -> None:
         return node(gpus, [engine(tokens=500 * second)])
 
     assert failing(play(scene, 70))["rank_load"].state is State.WATCH
+
+
+def test_nothing_holds_since_a_time_to_come_after_a_clock_was_set_back() -> None:
+    runner = Runner()
+    runner.observe(dataclasses.replace(one_visible(0), taken_at=START))
+    back = runner.observe(dataclasses.replace(one_visible(0), taken_at=START - 500))
+    assert {result.since for result in back.results} == {START - 500}
 
 
 def test_clock_set_back_forgets_the_window_instead_of_judging_on_it() -> None:
