@@ -19,6 +19,7 @@ from pathlib import Path
 
 import uvicorn
 from poise.dashboard.app import create_app
+from poise.dashboard.connections import BoundedConnection
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.live import Live
 from poise.dashboard.observation import ExporterMode, ExporterStatus
@@ -35,6 +36,8 @@ DEFAULT_LISTEN = "127.0.0.1:9748"
 DEFAULT_EXPORTER = "http://127.0.0.1:9747"
 #: Seconds that an exporter which is there may take to show that it is one.
 PROBE_TIMEOUT = 2.0
+#: Seconds between two looks at an address where something else than an exporter answers, or nothing that can be started.
+PROBE_AGAIN = 5.0
 #: Seconds for everything to end; the promise is two.
 SHUTDOWN = 1.8
 COULD_NOT = 2
@@ -136,7 +139,7 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
     server = _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=BoundedConnection,
             loop="asyncio",
             lifespan="off",
             log_config=None,
@@ -179,28 +182,35 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
 
 
 async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:
-    """Attach to the exporter at --exporter, or start one there and keep it running."""
+    """Attach to the exporter at --exporter, or start one there and keep it running; whatever else is there, look again."""
     where = address(arguments.exporter)
     if arguments.no_exporter:
         log.info("waiting for an exporter at %s", arguments.exporter)
         return
-    try:
-        page = await fetch(where.url(where.path.rstrip("/") + "/metrics"), timeout=PROBE_TIMEOUT, limit=PAGE_LIMIT, accept=ACCEPT)
-    except FetchError as error:
-        if error.refused and is_loopback(where.host):
-            await ExporterProcess(exporter_command(arguments), tell=live.set_exporter, clock=time.monotonic, stderr=sys.stderr.buffer).run()
-            return
-        notice = f"{live.exporter_url}: {error}." + ("" if is_loopback(where.host) else " Start `poise exporter` on that host.")
-        log.warning("no exporter at %s", notice)
-        await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED, notice if is_loopback(where.host) else ""))
-        return
-    if b"poise_build_info" in page:
-        log.info("attached to the exporter that runs at %s", live.exporter_url)
-        await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED))
-        return
-    notice = f"What answers at {live.exporter_url} is no Poise exporter. Choose another address with --exporter."
-    log.warning("%s", notice)
-    await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED, notice))
+    url = where.url(where.path.rstrip("/") + "/metrics")
+    told = ""
+    while True:
+        try:
+            page = await fetch(url, timeout=PROBE_TIMEOUT, limit=PAGE_LIMIT, accept=ACCEPT)
+        except FetchError as error:
+            if error.refused and is_loopback(where.host):
+                command, stderr = exporter_command(arguments), getattr(sys.stderr, "buffer", None)
+                await ExporterProcess(command, tell=live.set_exporter, clock=time.monotonic, stderr=stderr).run()
+                return
+            words = f"{live.exporter_url}: {error}." + ("" if is_loopback(where.host) else " Start `poise exporter` on that host.")
+            notice = words if is_loopback(where.host) else ""
+        else:
+            if b"poise_build_info" in page:
+                log.info("attached to the exporter that runs at %s", live.exporter_url)
+                await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED))
+                return
+            words = notice = f"What answers at {live.exporter_url} is no Poise exporter. Choose another address with --exporter."
+        if words != told:
+            told = words
+            log.warning("no exporter: %s", words)
+            await live.set_exporter(ExporterStatus(ExporterMode.ATTACHED, notice))
+        # What has the port now may leave it, and what hangs may come back.
+        await asyncio.sleep(PROBE_AGAIN)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -227,8 +237,12 @@ def _why(error: OSError) -> str:
 
 def _listen(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not (port.isdecimal() and len(port) <= 5) or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, for example {DEFAULT_LISTEN}")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} has no valid host name, for example {DEFAULT_LISTEN}") from None
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ":PORT" asks for all addresses
 
 

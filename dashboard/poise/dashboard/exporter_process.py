@@ -67,17 +67,13 @@ class ExporterProcess:
     async def _run_for_ever(self) -> None:
         restarts, delay, notice = 0, self._first_delay, ""
         while True:
-            await self._start()
             began = self._clock()
-            await self._tell(ExporterStatus(ExporterMode.CHILD, notice, restarts))
-            ended = asyncio.create_task(self._wait())
             try:
-                await asyncio.wait({ended}, timeout=STEADY)
-                if notice and not ended.done():
-                    await self._tell(ExporterStatus(ExporterMode.CHILD, "", restarts))
-                how = await ended
-            finally:
-                ended.cancel()
+                await self._start()
+            except OSError as error:  # no process, memory or descriptor is left, or Python was replaced under us: that may pass
+                how = f"it cannot be started: {error.strerror or error}"
+            else:
+                how = await self._live(notice, restarts)
             if self._clock() - began >= STEADY:
                 delay = self._first_delay
             restarts += 1
@@ -87,6 +83,18 @@ class ExporterProcess:
             await self._tell(ExporterStatus(ExporterMode.CHILD, notice, restarts))
             await asyncio.sleep(delay)
             delay = min(LONGEST_DELAY, delay * 2)
+
+    async def _live(self, notice: str, restarts: int) -> str:
+        """Waits for the child's end; how it ended, in words. `notice` is what the page says until the child has lived for a while."""
+        await self._tell(ExporterStatus(ExporterMode.CHILD, notice, restarts))
+        ended = asyncio.create_task(self._wait())
+        try:
+            await asyncio.wait({ended}, timeout=STEADY)
+            if notice and not ended.done():
+                await self._tell(ExporterStatus(ExporterMode.CHILD, "", restarts))
+            return await ended
+        finally:
+            ended.cancel()
 
     async def _start(self) -> None:
         self._tail = b""
@@ -108,7 +116,7 @@ class ExporterProcess:
                     self._stderr.write(chunk)
                     self._stderr.flush()
         code = await self._process.wait()
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return _signal_name(-code) if code < 0 else f"exit code {code}"
 
     def _last_words(self) -> str:
         lines = [line for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -127,3 +135,10 @@ class ExporterProcess:
                 log.warning("exporter does not end on SIGTERM; killed")
                 process.kill()
                 await process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:  # a real-time signal, which Python has no name for
+        return f"signal {number}"

@@ -7,6 +7,7 @@ target that never answers must not hold up the shutdown of the process.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -61,7 +62,13 @@ def address(url: str) -> Address:
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
     except ValueError as error:
         raise ValueError(f"{url!r}: {error}") from None
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{url!r} names no valid host") from None
     path = parts.path or "/"
+    if not re.fullmatch(r"[!-~]*", path + parts.query):
+        raise ValueError(f"{url!r} has characters in its path that a URL has to escape, such as %20 for a blank")
     return Address(parts.scheme, parts.hostname, port, f"{path}?{parts.query}" if parts.query else path)
 
 
@@ -80,6 +87,8 @@ async def fetch(url: str, *, timeout: float, limit: int, accept: str = "*/*") ->
         raise FetchError("connection refused: nothing listens there", refused=True) from None
     except h11.RemoteProtocolError as error:
         raise FetchError(f"the answer is not HTTP ({error})") from None
+    except (UnicodeError, h11.LocalProtocolError) as error:
+        raise FetchError(f"the URL cannot be asked for ({error})") from None
     except OSError as error:
         raise FetchError(f"cannot connect: {error.strerror or error}") from None
 

@@ -92,8 +92,13 @@ class RecentWindow:
     def append(self, scrape: Scrape) -> None:
         """Take in an attempt; a failed one keeps the window as it is and shows in `attempt`."""
         self._attempt = scrape
-        if not scrape.up or (self._newest is not None and scrape.at <= self._newest.at):
-            return  # a clock that was set back: its samples would stand before older ones
+        if not scrape.up or (self._newest is not None and scrape.at == self._newest.at):
+            return
+        if self._newest is not None and scrape.at < self._newest.at:
+            # The clock was set back. What is kept has times that are yet to come: beside it the new samples could not be told in order, and
+            # without the new ones the present would not be shown until the clock has caught up.
+            self._columns.clear()
+            self._size = 0
         self._newest = scrape
         self._names = defaultdict(list)
         for series, value in scrape.samples.items():

@@ -59,6 +59,11 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
     [
         (("--listen", "9748"), "'9748' is not HOST:PORT"),
         (("--listen", "x:70000"), "is not HOST:PORT"),
+        (("--listen", "x:" + "1" * 5000), "is not HOST:PORT"),
+        (("--listen", "a..b:1"), "no valid host name"),
+        (("--listen", "\udcff:1"), "no valid host name"),
+        (("--exporter", "http://a..b:1"), "no valid host"),
+        (("--exporter", "http://x/a b"), "has to escape"),
         (("--exporter", "ftp://x"), "is not an http"),
         (("--exporter", "http://u:p@x"), "credentials"),
         (("--root-path", '/a"b'), "is not a path"),
@@ -190,6 +195,18 @@ def test_what_is_no_exporter_is_not_taken_for_one(tmp_path: Path) -> None:
     body = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\nConnection: close\r\n\r\nnode_load1 0.5\n"[:-1]
     with answering(body) as port, up("--exporter", f"http://127.0.0.1:{port}", log=tmp_path / "log") as (_, url):
         wait_for(lambda: "no Poise exporter" in str(overview(url).get("notice")), "the page says what answers there")
+
+
+def test_when_what_had_the_port_leaves_it_the_exporter_is_started(tmp_path: Path) -> None:
+    body = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(answering(body))
+        with up("--exporter", f"http://127.0.0.1:{port}", "--no-discover", log=tmp_path / "log") as (process, url):
+            wait_for(lambda: "404" in str(overview(url).get("notice")), "the page says what is there")
+            stack.close()
+            wait_for(lambda: get(f"{url}/readyz")[0] == 200, "the exporter that was started answers")
+            assert len(children(process.pid)) == 1
+            wait_for(lambda: not overview(url).get("notice"), "the page speaks of it no more")
 
 
 def test_a_hanging_exporter_does_not_hold_up_the_end(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from poise.dashboard import die_with_parent
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.observation import ExporterMode, ExporterStatus
@@ -88,6 +90,51 @@ def test_a_child_that_is_killed_is_named_by_its_signal() -> None:
 
     asyncio.run(run())
     assert any("signal SIGKILL" in status.notice for status in told)
+
+
+def test_an_end_by_a_signal_without_a_name_is_told_too() -> None:
+    told: list[ExporterStatus] = []
+
+    async def tell(status: ExporterStatus) -> None:
+        told.append(status)
+
+    async def run() -> None:
+        script = f"import os\nos.kill(os.getpid(), {signal.SIGRTMIN + 5})\nimport time\ntime.sleep(60)\n"
+        process = ExporterProcess([sys.executable, "-c", script], tell=tell, clock=time.monotonic, first_delay=0.01)
+        task = asyncio.create_task(process.run())
+        await until(lambda: any(status.restarts == 1 for status in told))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert any(f"signal {signal.SIGRTMIN + 5}" in status.notice for status in told)
+
+
+def test_a_child_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[ExporterStatus] = []
+    start = asyncio.create_subprocess_exec
+    tries = 0
+
+    async def tell(status: ExporterStatus) -> None:
+        told.append(status)
+
+    async def refused_once(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return await start(*command, **options)
+
+    async def run() -> None:
+        process = ExporterProcess([sys.executable, "-c", FOREVER], tell=tell, clock=time.monotonic, first_delay=0.01)
+        task = asyncio.create_task(process.run())
+        await until(lambda: process.pid is not None)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_once)
+    asyncio.run(run())
+    assert "it cannot be started: Resource temporarily unavailable" in told[0].notice
 
 
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -146,7 +146,18 @@ def test_urls_are_taken_apart_and_wrong_ones_named() -> None:
         ("http://", "names no host"),
         ("http://a:99999", "Port out of range"),
         ("http://user:secret@a", "credentials"),
+        ("http://a..b", "no valid host"),
+        ("http://\udcff", "no valid host"),
+        (f"http://{'a' * 64}.example", "no valid host"),
+        ("http://a/b c", "has to escape"),
+        ("http://a/\u00e9", "has to escape"),
+        ("http://a/?q=\x1b[31m", "has to escape"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             address(url)
         assert "secret" not in str(caught.value)
+
+
+def test_a_host_name_in_other_letters_is_an_error_in_words() -> None:
+    with pytest.raises(FetchError):
+        asyncio.run(fetch("http://b\u00fccher.invalid:9/", timeout=5.0, limit=10))

@@ -94,10 +94,18 @@ def test_over_the_limit_the_longest_gone_series_are_forgotten_first() -> None:
     assert [one.label("pid") for one in w.select("m")] == ["9"]
 
 
-def test_a_clock_that_is_set_back_does_not_disturb_the_order() -> None:
+def test_after_a_clock_is_set_back_the_present_is_shown_and_what_has_times_to_come_is_gone() -> None:
     w = counter(1, 2)
-    w.append(Scrape(START - 100, 0.01, {A: 3}))
-    assert w.one("a_total") == 2
+    w.append(Scrape(START - 3600, 0.01, {A: 3}))
+    w.append(Scrape(START - 3595, 0.01, {A: 5}))
+    assert w.newest is not None
+    assert (w.newest.at, w.one("a_total"), w.size) == (START - 3595, 5, 1)
+    assert [point.value for point in w.points(A, 1_000)] == [3, 5]
+
+
+def test_two_scrapes_of_one_moment_count_once() -> None:
+    w = counter(1, 2)
+    w.append(Scrape(START + 5, 0.01, {A: 3}))
     assert [point.value for point in w.points(A, 1_000)] == [1, 2]
 
 

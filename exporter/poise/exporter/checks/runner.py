@@ -99,7 +99,8 @@ class Runner:
         for result in results:
             key = (result.check, result.engine, result.uuid)
             before = self._since.get(key)
-            start = before[1] if before is not None and before[0] is result.status else now
+            # Never after now: the clock may have been set back.
+            start = min(before[1], now) if before is not None and before[0] is result.status else now
             since[key] = (result.status, start)
             dated.append(dataclasses.replace(result, since=start))
         self._since = since

@@ -1,0 +1,60 @@
+"""HTTP connections of the page's server with an end: a request has to be whole within seconds, and only so many connections are open at once.
+
+uvicorn alone waits for ever for the rest of a request, so that some hundred silent clients would take every descriptor of the process, and the
+exporter could not be scraped any more. Knows no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Seconds from the first moment of a connection, or the first byte of a further request, to the last byte of that request.
+REQUEST_SECONDS = 10.0
+#: Connections at the same time: a browser holds up to seven for one tab. Well below the 1,024 descriptors that a process usually has.
+MOST_CONNECTIONS = 256
+
+
+class BoundedConnection(H11Protocol):
+    """One connection. When there are too many, the longest that sends its request makes room, else the longest of all; a browser comes back."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Starts the clock, and makes room."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._deadline: asyncio.TimerHandle | None = self.loop.call_later(REQUEST_SECONDS, self.abort)
+        others = [other for other in self.connections if isinstance(other, BoundedConnection) and other is not self]
+        if len(others) >= MOST_CONNECTIONS:
+            min(others, key=lambda other: (not other.is_sending, other._since)).abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes in bytes; the clock runs as long as a request is not whole."""
+        super().data_received(data)
+        if not self.is_sending:
+            self._stop_clock()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the client has not sent a whole request (yet)."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._stop_clock()
+        self.transport.abort()
+        # The loop tells `connection_lost` later only, and others count until then.
+        self.connections.discard(self)
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
