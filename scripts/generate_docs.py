@@ -61,7 +61,8 @@ Generated from the command line by `make docs`; do not edit.
 
 Each layer replaces what the one before said: defaults, `poise.toml` (in the working directory, or `--config FILE`), variables, flags.
 Keys of the exporter stand in the table `[exporter]`; an unknown key is an error that names it. A variable is `POISE_EXPORTER_` and the key in
-capitals. Durations are `1s`, `500ms`, `1m30s`.
+capitals; `POISE_CONFIG` names the file, and `POISE_LOG_LEVEL` and `POISE_LOG_FORMAT` stand for the two that an exporter's log has. Durations
+are `1s`, `500ms`, `1m30s`.
 
     # poise.toml
     [exporter]

@@ -6,6 +6,7 @@ Usage: stages.py [STAGE …]. A stage over its budget is said, and fails nothing
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+#: A stage that takes so many times its budget hangs: slow machines need two or three.
+HANGS_AFTER_BUDGETS = 6
+#: For the tests to end what they started, seconds.
+TEARDOWN_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ def run(stage: Stage, folder: Path) -> Outcome:
     report = folder / f"{stage.name}.xml"
     began = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={report}", *stage.paths]
-    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"}, check=False).returncode
+    code = _run(command, HANGS_AFTER_BUDGETS * stage.budget)
     seconds = time.monotonic() - began
     if not report.exists():
         return Outcome(stage, code or 1, 0, 1, 0, seconds)
@@ -60,6 +67,21 @@ def run(stage: Stage, folder: Path) -> Outcome:
     total, skipped = int(counts.get("tests", 0)), int(counts.get("skipped", 0))
     failed = int(counts.get("failures", 0)) + int(counts.get("errors", 0))
     return Outcome(stage, code, total - failed - skipped, failed, skipped, seconds)
+
+
+def _run(command: list[str], limit: float) -> int:
+    """The exit code of pytest; past `limit` seconds it is interrupted, which lets tests take down what they started, and then killed."""
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"}) as process:
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            print(f"\nstages: no end after {limit:.0f} s; interrupted", file=sys.stderr, flush=True)
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(TEARDOWN_SECONDS) or 1
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait() or 1
 
 
 def main(names: list[str]) -> int:

@@ -217,7 +217,7 @@ def from_table(base: ExporterSettings, table: Mapping[str, object], source: str)
 
 
 def from_environment(base: ExporterSettings, environment: Mapping[str, str]) -> ExporterSettings:
-    """`base` with the values of ``POISE_EXPORTER_…`` (and ``POISE_LOG_LEVEL``, ``POISE_LOG_FORMAT``, which all commands share).
+    """`base` with the values of ``POISE_EXPORTER_…`` (and ``POISE_LOG_LEVEL``, ``POISE_LOG_FORMAT``).
 
     Raises:
         SettingsError: an unknown variable or a value that cannot be.
