@@ -6,18 +6,19 @@ Both ways give the same document (`checks/document.py`); rendering is in doctor_
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import shutil
 import sys
 import time
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from poise.exporter import doctor_text, logs, settings
 from poise.exporter.checks.document import FORMAT, document
 from poise.exporter.command import Exporter
+from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.nvml import registry
 from poise.exporter.settings import SettingsError
 
@@ -30,8 +31,6 @@ FETCH_TIMEOUT = 5.0
 #: A checklist of 8 cards and 4 engines is 20 KB.
 LARGEST_DOCUMENT = 4 << 20
 COULD_NOT_LOOK = 2
-
-_KEYS = ("node", "time", "simulated", "verdict", "checks")
 
 
 class CouldNotLook(Exception):
@@ -102,30 +101,32 @@ def fetch(url: str) -> dict[str, Any]:
     """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port_valid = parts.port is None or parts.port > 0
     except ValueError as error:
         raise CouldNotLook(f"--exporter={url}: {error}; expected http://HOST:9747") from None
-    if parts.scheme not in ("http", "https") or not host:
+    if parts.scheme not in ("http", "https") or not host or not port_valid:
         raise CouldNotLook(f"--exporter={url}: expected http://HOST:9747")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(host, port, timeout=FETCH_TIMEOUT)
+    if parts.username or parts.password:
+        raise CouldNotLook("--exporter: the URL holds a user or password, which an exporter does not ask for; leave it out")
     try:
-        connection.request("GET", f"{parts.path.rstrip('/')}/checks")
-        answer = connection.getresponse()
-        body = answer.read(LARGEST_DOCUMENT + 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise CouldNotLook(f"no exporter answers at {url}: {error}; start one with `poise exporter`, or use --here") from error
-    finally:
-        connection.close()
-    if answer.status == http.client.SERVICE_UNAVAILABLE:
-        raise CouldNotLook(f"the exporter at {url} has no snapshot yet; try again in a moment")
+        answer = Fetcher(url, time.monotonic).get("/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT)
+    except FetchError as error:
+        if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise CouldNotLook(f"the exporter at {url} has no snapshot yet; try again in a moment") from None
+        if error.status is not None:
+            raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise ({error}); is that a Poise exporter?") from None
+        raise CouldNotLook(f"no exporter answers at {url}: {error}; start one with `poise exporter`, or use --here") from None
     try:
-        page = json.loads(body) if answer.status == http.client.OK and len(body) <= LARGEST_DOCUMENT else None
-    except ValueError:
-        page = None
-    if not isinstance(page, dict) or any(key not in page for key in _KEYS) or page.get("format") != FORMAT:
-        raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise (HTTP {answer.status}); is that a Poise exporter?")
-    return page
+        page = json.loads(answer.body)
+        if page["format"] != FORMAT:
+            raise ValueError("another format")
+        # What cannot be shown is no checklist, whichever part of it is missing or of another kind.
+        doctor_text.render(page, source="", width=100, colour=False)
+        doctor_text.exit_code(page)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, RecursionError):
+        raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise; is that a Poise exporter?") from None
+    return dict(page)
 
 
 def _look_here(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool]:

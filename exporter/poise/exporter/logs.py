@@ -24,8 +24,20 @@ class _Json(logging.Formatter):
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_iso(record.created)} {record.levelname.lower():7} {record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{_iso(record.created)} {record.levelname.lower():7} {visible(record.getMessage())}"
+        if not record.exc_info:
+            return line
+        return "\n".join([line, *map(visible, self.formatException(record.exc_info).split("\n"))])
+
+
+def visible(text: str) -> str:
+    """The text on one line, with every character that a terminal would act on (line feeds, ANSI escapes, right-to-left marks) as its code.
+
+    Messages quote what processes, drivers and servers call themselves.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
 
 
 def _iso(when: float) -> str:

@@ -5,6 +5,7 @@ The deadline is for the whole of a connection, so that slow or hostile clients c
 
 from __future__ import annotations
 
+import errno
 import gzip
 import ipaddress
 import logging
@@ -29,6 +30,9 @@ CONNECTION_SECONDS = 10.0
 POLL_SECONDS = 0.25
 #: The fastest level: a page of 400 KB shrinks to 8 % with it, and to 6 % with the slowest.
 _GZIP_LEVEL = 1
+#: The pause when the process or the node has no descriptor or memory for another connection.
+EXHAUSTED_SECONDS = 0.1
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def _accepts_gzip(header: str) -> bool:
@@ -184,6 +188,15 @@ class HttpServer(ThreadingHTTPServer):
         return host_allowed(header, frozenset({self._host.lower(), str(listening)}))
 
     # ------------------------------------------------------------------------------------------------------------ connections
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return self.socket.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                # The client stays in the queue, so that the listener is ready again at once: without a pause that is a loop at full speed.
+                time.sleep(EXHAUSTED_SECONDS)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         now = self._monotonic()
         with self._connections_lock:

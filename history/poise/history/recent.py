@@ -21,7 +21,7 @@ from poise.history.text_format import Series
 #: Seconds that are kept.
 WINDOW = 900.0
 #: Series that are kept, gone ones included; over it the longest gone are forgotten first.
-MAX_SERIES = 40_000
+MAX_SERIES = 60_000
 
 
 class Bound(StrEnum):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +15,21 @@ from pathlib import Path
 
 import pytest
 from poise.cli.main import main
+from poise.exporter import doctor
 from poise.exporter.checks.document import document
 from poise.exporter.checks.runner import Runner
 
 from tests.scenes import START, card, engine, node
+
+
+@pytest.fixture(autouse=True)
+def root_logger_restored() -> Iterator[None]:
+    """The command sets logging up for its process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @contextmanager
@@ -44,6 +58,47 @@ def checklist() -> bytes:
     return json.dumps(document(scene, Runner().observe(dataclasses.replace(scene, taken_at=START)))).encode()
 
 
+def altered(**change: object) -> bytes:
+    """The checklist with something else in a place."""
+    return json.dumps({**json.loads(checklist()), **change}).encode()
+
+
+ALTERED: tuple[dict[str, object], ...] = (
+    {"time": "yesterday"},
+    {"time": 1e300},
+    {"node": None, "time": float("nan")},
+    {"verdict": 5},
+    {"verdict": {"state": None, "lines": [], "summary": ""}},
+    {"verdict": {"state": "ok", "lines": [{}], "summary": ""}},
+    {"checks": {"a": 1}},
+    {"checks": [5]},
+    {"checks": [{"status": []}]},
+    {"simulated": []} | {"checks": [{"check": "cards", "status": "fail"}]},
+)
+
+
+def test_an_exporter_that_drips_is_given_up_within_the_deadline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "FETCH_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                while not done.wait(0.05):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert main(["doctor", "--exporter", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+        done.set()
+        thread.join(5)
+    assert "no answer within 0.5 s" in capsys.readouterr().err
+
+
 def test_running_exporter_is_asked_and_its_failure_is_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(200, checklist()) as url:
         assert main(["doctor", "--exporter", url]) == 1
@@ -66,6 +121,9 @@ def test_json_is_the_document_itself(capsys: pytest.CaptureFixture[str]) -> None
         (200, b'{"format": 99}', "is no checklist of this version of Poise"),
         (404, b"", "HTTP 404"),
         (200, b"[" + b" " * (5 << 20) + b"]", "is no checklist of this version of Poise"),
+        (200, b"[" * 100_000, "is no checklist of this version of Poise"),
+        (302, b"", "HTTP 302"),
+        *((200, altered(**change), "is no checklist of this version of Poise") for change in ALTERED),
     ],
 )
 def test_what_is_no_checklist_is_said_with_exit_code_two(status: int, body: bytes, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,22 @@ def test_text_lines_have_time_level_and_message() -> None:
     assert line[:2] == "20"
 
 
+def test_what_a_message_quotes_can_neither_forge_a_line_nor_drive_the_terminal() -> None:
+    stream = io.StringIO()
+    logs.set_up("info", "text", stream)
+    logging.getLogger("poise").info("engine %s", "a\n2026 error all is lost\x1b[31m\u202e\x9b2J\r ünï")
+    try:
+        raise RuntimeError("first\nsecond\x1b[2J")
+    except RuntimeError:
+        logging.getLogger("poise").exception("failed")
+    text = stream.getvalue()
+    first, second, *_ = text.splitlines()
+    assert first.endswith(r"info    engine a\n2026 error all is lost\x1b[31m\u202e\x9b2J\r ünï")
+    assert second.endswith("error   failed")
+    assert "\x1b" not in text
+    assert r"second\x1b[2J" in text
+
+
 def test_json_lines_carry_the_exception() -> None:
     stream = io.StringIO()
     logs.set_up("error", "json", stream)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 
@@ -18,7 +20,7 @@ from poise.exporter.assemble import Published
 from poise.exporter.checks.runner import Runner
 from poise.exporter.exposition import Build, Exposition, Format
 from poise.exporter.pages import Pages
-from poise.exporter.server import HttpServer, ListenError, host_allowed
+from poise.exporter.server import EXHAUSTED_SECONDS, HttpServer, ListenError, host_allowed
 from poise.exporter.snapshot import DriverInfo, NodeSnapshot
 
 from tests.scenes import card, engine, node
@@ -286,6 +288,35 @@ def test_a_client_that_does_not_read_its_answer_keeps_nobody_waiting(latest: Lat
         for _ in range(8):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE))
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert ask(server, "/metrics")[0].status == HTTPStatus.OK
+
+
+def test_without_descriptors_it_waits_instead_of_turning_at_full_speed(latest: Latest, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    class Exhausted:
+        """The listener of a process that may open nothing more."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal tries
+            tries += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    with serving(latest) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE):
+        real = server.socket
+        server.socket = Exhausted(real)  # type: ignore[assignment]  # all but accept is the real one's
+        socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE).close()
+        wait_until(lambda: tries >= 3, "it has tried")
+        before, began = tries, time.monotonic()
+        time.sleep(0.5)
+        assert tries - before <= (time.monotonic() - began) / EXHAUSTED_SECONDS + 1
+        server.socket = real
         assert ask(server, "/metrics")[0].status == HTTPStatus.OK
 
 

@@ -28,6 +28,11 @@ LABEL_LIMIT = 256
 SAMPLES_LIMIT = 20_000
 #: Most pairs of model and data-parallel rank on one page; real ones have one model and some tens of ranks.
 RANKS_LIMIT = 256
+#: Most values of a family's own label on one rank; vLLM has at most six (finished_reason). A family with more is left out: it is no vLLM's, and
+#: the page of the whole node would be of its series.
+VALUES_LIMIT = 64
+#: Most buckets of a histogram; vLLM's longest, request_prompt_tokens of a model with a context of 10 million tokens, has 24.
+BUCKETS_LIMIT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +262,17 @@ def _fill(row: Row, samples: Samples, ranks: dict[tuple[str, str], _Rank], defau
             continue
         readings = _of(labels, ranks, default_rank).readings.setdefault(row.metric, {})
         before = readings.get(own)
+        if before is None and len(readings) >= VALUES_LIMIT:
+            return _leave_out(row.metric, ranks)
         readings[own] = value if before is None else max(before, value) if row.highest else before + value
     return whole
+
+
+def _leave_out(metric: Metric, ranks: Mapping[tuple[str, str], _Rank]) -> bool:
+    """Takes a family off all ranks again: a part of its values would be taken for the whole. False, for it could not be used."""
+    for rank in ranks.values():
+        rank.readings.pop(metric, None)
+    return False
 
 
 def _fill_histogram(row: Row, samples: Samples, ranks: dict[tuple[str, str], _Rank], default_rank: str) -> bool:
@@ -287,7 +301,7 @@ def _fill_histogram(row: Row, samples: Samples, ranks: dict[tuple[str, str], _Ra
 
 def _histogram(bounds: Mapping[str, float], total: float | None, count: float | None) -> Histogram | None:
     """A whole histogram, bounds as scraped, or None when it is not whole: without +Inf, sum or count, or falling."""
-    if total is None or count is None or not math.isfinite(total):
+    if total is None or count is None or not math.isfinite(total) or len(bounds) > BUCKETS_LIMIT:
         return None
     try:
         ordered = sorted(bounds.items(), key=lambda item: float(item[0]))

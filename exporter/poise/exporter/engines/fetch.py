@@ -21,11 +21,15 @@ READ_SIZE = 64 * 1024
 
 
 class FetchError(Exception):
-    """The answer could not be had; the message says why in a few words. `refused`: nothing listens there (yet)."""
+    """The answer could not be had; the message says why in a few words.
 
-    def __init__(self, message: str, *, refused: bool = False) -> None:
+    `refused`: nothing listens there (yet). `status`: that of an HTTP answer that was had and is not wanted.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False, status: int | None = None) -> None:
         super().__init__(message)
         self.refused = refused
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +128,20 @@ class Fetcher:
         try:
             response.begin()
             if 300 <= response.status < 400:
-                raise FetchError(f"HTTP {response.status}: redirects elsewhere, which is not followed")
+                raise FetchError(f"HTTP {response.status}: redirects elsewhere, which is not followed", status=response.status)
             if response.status != 200:
-                raise FetchError(f"HTTP {response.status}")
+                raise FetchError(f"HTTP {response.status}", status=response.status)
             if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
-                raise FetchError("the answer is compressed, which was not asked for")
+                raise FetchError("the answer is compressed, which was not asked for", status=response.status)
             announced = response.length
             if announced is not None and announced > size_limit:
-                raise FetchError(f"the answer has {announced} bytes, more than {size_limit}")
+                raise FetchError(f"the answer has {announced} bytes, more than {size_limit}", status=response.status)
             body = bytearray()
             while part := response.read1(READ_SIZE):
                 self._left(deadline)
                 body += part
                 if len(body) > size_limit:
-                    raise FetchError(f"the answer has more than {size_limit} bytes")
+                    raise FetchError(f"the answer has more than {size_limit} bytes", status=response.status)
             if announced is not None and len(body) != announced:
                 raise FetchError("the answer is cut off")
             return Answer(body, response.getheader("Content-Type", ""), connect_seconds)

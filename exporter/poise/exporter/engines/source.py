@@ -189,8 +189,12 @@ class EngineSource:
             for name, target in wanted.items():
                 if name not in self._pollers:
                     poller = Poller(target.url, self._interval, limits=self._limits, now=self._now, clock=self._clock)
+                    try:
+                        poller.start()
+                    except RuntimeError as problem:  # no thread is left; the engine stays known, and the next scan tries again
+                        _log.warning("engine %s is not asked: %s", name, problem)
+                        continue
                     self._pollers[name] = (target, poller)
-                    poller.start()
 
     # --------------------------------------------------------------------------------------------------------- observing
     def _polls(self) -> dict[str, Poll]:

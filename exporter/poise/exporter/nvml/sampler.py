@@ -185,6 +185,15 @@ class Sampler:
                     self._reinitialise = str(error)
                 wait = backoff
                 backoff = min(2 * backoff, timing.longest_backoff)
+            except (
+                Exception
+            ) as error:  # no thread left for a card, or a fault of ours: the cards that are read go on, and it is tried again
+                words = f"{type(error).__name__}: {error}"
+                if self._driver_run.error != words:
+                    logger.exception("looking at the driver failed")
+                self._note_driver(begun, words)
+                wait = backoff
+                backoff = min(2 * backoff, timing.longest_backoff)
             finally:
                 self._asked_driver_at = None
                 self._asked = True
@@ -251,8 +260,8 @@ class Sampler:
                 if worker is None or not worker.is_alive():
                     # After the first, spread over the interval, so that the cards' ticks do not pile up.
                     worker = CardThread(self, driver, index, self.interval * (1 + index / count))
-                    self._workers[index] = worker
                     worker.start()
+                    self._workers[index] = worker
 
     def _dismiss(self, workers: list[CardThread]) -> bool:
         """Lets idle threads leave; whether all did. A card that no other thread claims soon is lost."""

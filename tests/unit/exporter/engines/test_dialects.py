@@ -213,10 +213,27 @@ def test_a_page_that_would_give_too_many_series_is_refused() -> None:
     with pytest.raises(PageError, match="more than 256 models"):
         read(models)
     reasons = "".join(
-        f'vllm:request_success_total{{engine="0",finished_reason="r{number}"}} 1\n' for number in range(dialects.SAMPLES_LIMIT + 1)
+        f'vllm:request_success_total{{engine="{rank}",finished_reason="r{number}"}} 1\nvllm:num_requests_waiting_by_reason{{engine="{rank}",reason="r{number}"}} 1\n'
+        for rank in range(dialects.RANKS_LIMIT)
+        for number in range(dialects.VALUES_LIMIT)
     )
     with pytest.raises(PageError, match="more than 20000 samples"):
         read(reasons)
+
+
+def test_a_family_that_makes_up_label_values_is_left_out_and_named() -> None:
+    page = read(
+        BASE
+        + "".join(
+            f'vllm:request_success_total{{engine="0",finished_reason="r{number}"}} 1\n' for number in range(dialects.VALUES_LIMIT + 1)
+        )
+        + "".join(f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{number}"}} 1\n' for number in range(dialects.BUCKETS_LIMIT))
+        + 'vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 1\n'
+        + 'vllm:time_to_first_token_seconds_sum{engine="0"} 1\nvllm:time_to_first_token_seconds_count{engine="0"} 1\n'
+    )
+    assert {m.ENGINE_REQUESTS_FINISHED.name, m.ENGINE_TTFT.name} <= set(page.missing)
+    assert not any(m.ENGINE_REQUESTS_FINISHED in work.readings or m.ENGINE_TTFT in work.histograms for work in page.work)
+    assert any(m.ENGINE_REQUESTS_RUNNING in work.readings for work in page.work)
 
 
 def test_statuses_that_are_not_grouped_are() -> None:

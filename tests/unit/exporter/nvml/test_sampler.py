@@ -16,7 +16,7 @@ from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import Sampler, View
 from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
-from poise.exporter.nvml.worker import Timing, down
+from poise.exporter.nvml.worker import CardThread, Timing, down
 from poise.exporter.snapshot import CollectorStatus, Gpu, Reason
 from poise.testbed.nvml.codes import ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
@@ -395,6 +395,25 @@ def test_a_fault_of_our_own_does_not_end_a_cards_thread(monkeypatch: pytest.Monk
             patch.setattr(CardReader, "tick", broken)
             wait_until(lambda: run.down(0, Reason.ERROR), "card 0 in error")
         run.wait_for_all_up()
+
+
+def test_a_card_for_which_no_thread_is_left_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    start = CardThread.start
+
+    def refused(self: CardThread) -> None:
+        if self.index == 1:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CardThread, "start", refused)
+        with running("h20x2") as run:
+            wait_until(lambda: run.up(0), "card 0 is read")
+            wait_until(lambda: "can't start new thread" in run.collector(DRIVER_COLLECTOR).error, "the driver's collector says why")
+            run.goes_on(0)
+            patch.undo()
+            run.wait_for_all_up()
+    assert sum("looking at the driver failed" in record.message for record in caplog.records) == 1
 
 
 def test_a_changed_number_of_cards_starts_all_anew(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
