@@ -348,7 +348,7 @@ def _http_requests(samples: Samples) -> Mapping[str, float]:
     totals: dict[str, float] = {}
     for labels, value in samples.get(_HTTP_REQUESTS, ()):
         status = labels.get("status", "")
-        if re.fullmatch(r"[1-5](xx|\d\d)", status) and math.isfinite(value):
+        if re.fullmatch(r"[1-5](xx|\d\d)", status) and math.isfinite(value) and value >= 0:
             group = f"{status[0]}xx"
             totals[group] = totals.get(group, 0.0) + value
     return totals

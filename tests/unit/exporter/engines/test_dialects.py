@@ -239,7 +239,7 @@ def test_a_family_that_makes_up_label_values_is_left_out_and_named() -> None:
 def test_statuses_that_are_not_grouped_are() -> None:
     page = read(
         BASE
-        + 'http_requests_total{status="200"} 2\nhttp_requests_total{status="404"} 1\nhttp_requests_total{status="4xx"} 1\nhttp_requests_total{status="x"} 9\n'
+        + 'http_requests_total{status="200"} 2\nhttp_requests_total{status="404"} 1\nhttp_requests_total{status="4xx"} 1\nhttp_requests_total{status="x"} 9\nhttp_requests_total{status="5xx"} -5\n'
     )
     assert page.http_requests == {"2xx": 2, "4xx": 2}
 
