@@ -68,8 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how often to scrape (default {DEFAULT_INTERVAL:g})",
     )
-    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="least level to log (default info)")
-    parser.add_argument("--log-format", default="text", choices=LOG_FORMATS, help="text or one JSON object per line (default text)")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="least level to log, here and in the exporter (default info)")
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, help="text or one JSON object per line, here and in the exporter (default text)"
+    )
     passed = parser.add_argument_group("passed on to the exporter that is started")
     passed.add_argument(
         "--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…,gpus=…]", help="an engine (repeatable)"
@@ -82,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Returns 0 then, 2 when the page could not be served at all, 1 when something of ours broke."""
-    logs.set_up(arguments.log_level, arguments.log_format)
+    logs.set_up(arguments.log_level or "info", arguments.log_format or "text")
     logging.getLogger("uvicorn").setLevel("WARNING")
     host, port = arguments.listen
     try:
@@ -108,7 +110,12 @@ def exporter_command(arguments: argparse.Namespace) -> list[str]:
         command.append("--no-discover")
     if arguments.config is not None:
         command += ["--config", arguments.config]
-    return [*command, "--log-level", arguments.log_level, "--log-format", arguments.log_format]
+    # Only what was said here: a flag would win over what the exporter's own file and environment say.
+    if arguments.log_level is not None:
+        command += ["--log-level", arguments.log_level]
+    if arguments.log_format is not None:
+        command += ["--log-format", arguments.log_format]
+    return command
 
 
 class _Server(uvicorn.Server):

@@ -34,6 +34,7 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
         parse(
             *("--exporter", "http://localhost:19747/metrics", "--engine", "a=http://x:1", "--engine", "b=http://y:2,role=decode"),
             *("--expected-gpus", "8", "--interval", "500ms", "--no-discover", "--config", "my.toml"),
+            *("--log-level", "debug", "--log-format", "json"),
         )
     )
     assert command[command.index("exporter") :] == [
@@ -47,11 +48,16 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
             "--config",
             "my.toml",
             "--log-level",
-            "info",
+            "debug",
             "--log-format",
-            "text",
+            "json",
         ),
     ]
+
+
+def test_what_was_not_said_is_left_to_the_exporters_own_file_and_environment() -> None:
+    command = exporter_command(parse())
+    assert command[command.index("exporter") :] == ["exporter", "--listen", "127.0.0.1:9747"]
 
 
 @pytest.mark.parametrize(
