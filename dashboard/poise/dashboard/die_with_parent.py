@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:  # it ended before the setting was made
         sys.exit(1)
-    os.execv(command[0], command)  # noqa: S606 - exec without a shell is the purpose of this file
+    os.execvp(command[0], command)  # noqa: S606 - exec without a shell is the purpose of this file
 
 
 if __name__ == "__main__":

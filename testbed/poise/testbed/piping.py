@@ -1,6 +1,7 @@
 """Runs a helper program to its end, line by line, tied to our own life.
 
-Knows nothing of what the program does.
+For short helpers such as pip: the tie is not inherited by children, so a vLLM server needs the keeper instead. Knows nothing of what the
+program does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from poise.dashboard import die_with_parent
 from poise.testbed.errors import TestbedError
 
 TICK_SECONDS = 1.0
@@ -34,7 +36,7 @@ def run_tied(
     it says nothing for `silence` seconds. An exception (Ctrl-C) ends the program before it goes on up.
     """
     # By its file and isolated: `environ` may lack what makes our package importable.
-    tied = [sys.executable, "-I", str(Path(__file__).with_name("tied.py")), str(os.getpid()), *command]
+    tied = [sys.executable, "-IS", str(Path(die_with_parent.__file__)), str(os.getpid()), *command]
     kept: deque[str] = deque(maxlen=KEPT_LINES)
     with subprocess.Popen(
         tied,
