@@ -10,7 +10,7 @@ from poise.exporter import metrics as m
 from poise.exporter.checks.document import document
 from poise.exporter.checks.result import State, Status
 from poise.exporter.checks.runner import CHECKS, CheckOutcome, Runner
-from poise.exporter.snapshot import NodeSnapshot, Reason
+from poise.exporter.snapshot import Gpu, NodeSnapshot, Reason
 
 from tests.scenes import GIB, START, card, engine, failing, node, play
 
@@ -274,6 +274,36 @@ def test_link_down_is_a_problem_where_tensor_parallel_needs_it_and_watched_elsew
     assert (down.state, down.sentence) == (State.PROBLEM, "link 1 of GPU 1 is down (2 of 3 up)")
     alone = play(lambda _: node([card(1, links=links)], [], expected=1), 0)
     assert failing(alone)["nvlink_links"].state is State.WATCH
+
+
+def with_far_ends(gpu: Gpu, known: set[int]) -> Gpu:
+    """The card with the far ends of these links known, as of links that were up before."""
+    links = [int(link) for (link,) in gpu.readings[m.GPU_NVLINK_UP]]
+    far_ends = {(str(link), "switch" if link in known else "unknown", "", ""): 1.0 for link in links}
+    return dataclasses.replace(gpu, readings={**gpu.readings, m.GPU_NVLINK_PEER_INFO: far_ends})
+
+
+def test_links_that_lead_nowhere_are_not_down() -> None:
+    """A board of four links of which a bridge joins two: the chip reports the others as inactive for ever."""
+    links = {0: True, 1: True, 2: False, 3: False}
+    bridged = [with_far_ends(card(index, busy=0, links=links), {0, 1}) for index in (0, 1)]
+    outcome = play(lambda _: node(bridged, [engine()], expected=2), 0)
+    assert failing(outcome) == {}
+    assert [result.sentence for result in outcome.results if result.check == "nvlink_links"] == ["4 links up on 2 cards"]
+
+
+def test_link_that_was_up_and_is_down_is_named_and_unwired_ones_are_not() -> None:
+    broken = with_far_ends(card(0, busy=0, links={0: True, 1: False, 2: False}), {0, 1})
+    whole = with_far_ends(card(1, busy=0, links={0: True, 1: True, 2: False}), {0, 1})
+    down = failing(play(lambda _: node([broken, whole], [engine()], expected=2), 0))["nvlink_links"]
+    assert (down.state, down.sentence) == (State.PROBLEM, "link 1 of GPU 0 is down (1 of 2 up)")
+
+
+def test_link_that_was_never_up_shows_beside_a_card_of_the_same_kind() -> None:
+    broken = with_far_ends(card(0, busy=0, links={0: True, 1: False}), {0})
+    whole = with_far_ends(card(1, busy=0, links={0: True, 1: True}), {0, 1})
+    fewer = failing(play(lambda _: node([broken, whole], [engine()], expected=2), 0))["nvlink_links"]
+    assert (fewer.state, fewer.sentence) == (State.WATCH, "GPU 0 has 1 link up, GPU 1 of the same kind 2")
 
 
 def test_card_whose_links_are_all_inactive_has_no_bridge_and_is_quiet() -> None:
