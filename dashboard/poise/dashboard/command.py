@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvicorn
 from poise.dashboard.app import create_app
-from poise.dashboard.connections import BoundedConnection
+from poise.dashboard.connections import BACKLOG, BoundedConnection, Exhaustion, of_the_clients
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.live import Live
 from poise.dashboard.observation import ExporterMode, ExporterStatus
@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Returns 0 then, 2 when the page could not be served at all, 1 when something of ours broke."""
     logs.set_up(arguments.log_level or "info", arguments.log_format or "text")
     logging.getLogger("uvicorn").setLevel("WARNING")
+    logging.getLogger("uvicorn.error").addFilter(of_the_clients)
     host, port = arguments.listen
     try:
         listener = _bind(host, port)
@@ -130,6 +131,7 @@ class _Server(uvicorn.Server):
 async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(Exhaustion(time.monotonic))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
@@ -147,6 +149,7 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
         uvicorn.Config(
             app,
             http=BoundedConnection,
+            backlog=BACKLOG,
             loop="asyncio",
             lifespan="off",
             log_config=None,

@@ -7,6 +7,9 @@ exporter could not be scraped any more. Knows no page.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,6 +18,42 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_SECONDS = 10.0
 #: Connections at the same time: a browser holds up to seven for one tab. Well below the 1,024 descriptors that a process usually has.
 MOST_CONNECTIONS = 256
+#: Connections that wait to be taken. asyncio takes all of them at once, before any of them is looked at, so they need descriptors too.
+BACKLOG = 64
+#: Seconds between two lines that say that there are no descriptors left; asyncio tells of each connection that it could not take.
+EXHAUSTION_EVERY = 60.0
+
+log = logging.getLogger(__name__)
+
+#: What uvicorn says when a client does not keep to HTTP or asks for what we do not have: its own affair.
+_CLIENTS_FAULTS = ("Invalid HTTP request received", "Unsupported upgrade request", "No supported WebSocket library detected")
+
+
+def of_the_clients(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log: False for what any client can make it say as often as it likes."""
+    broken = record.exc_info[1] if record.exc_info else None
+    if isinstance(broken, h11.ProtocolError) or record.getMessage().startswith(_CLIENTS_FAULTS):
+        log.debug("a client: %s", broken or record.getMessage())
+        return False
+    return True
+
+
+class Exhaustion:
+    """An exception handler for the event loop: that nothing can be accepted is one line a minute, everything else is asyncio's to tell."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._told: float | None = None
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tells of it."""
+        if "socket.accept()" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+            return
+        now = self._clock()
+        if self._told is None or now - self._told >= EXHAUSTION_EVERY:
+            self._told = now
+            log.warning("no connection can be taken: %s; a higher limit of open files (ulimit -n) helps", context.get("exception"))
 
 
 class BoundedConnection(H11Protocol):

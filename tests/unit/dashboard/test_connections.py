@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 
+import h11
 import pytest
 import uvicorn
 from poise.dashboard import connections
@@ -124,3 +126,28 @@ def test_when_all_are_answered_the_longest_makes_room(monkeypatch: pytest.Monkey
             await ended(streams[0])
 
     asyncio.run(run())
+
+
+def test_what_clients_do_wrong_is_kept_out_of_the_log_and_what_we_do_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    def record(message: str, error: Exception | None = None) -> logging.LogRecord:
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, message, (), (type(error), error, None) if error else None)
+
+    assert not connections.of_the_clients(record("Invalid HTTP request received."))
+    assert not connections.of_the_clients(record("Exception in ASGI application\n", h11.LocalProtocolError("state=MUST_CLOSE")))
+    assert connections.of_the_clients(record("Exception in ASGI application\n", ZeroDivisionError()))
+
+
+def test_that_nothing_can_be_accepted_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    loop = asyncio.new_event_loop()
+    handler = connections.Exhaustion(lambda: now)
+    accept = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+    for _ in range(1000):
+        handler(loop, accept)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "Too many open files" in caplog.text
+    now = connections.EXHAUSTION_EVERY
+    handler(loop, accept)
+    handler(loop, {"message": "another fault"})
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
+    loop.close()
