@@ -85,6 +85,7 @@ class CardReader:
         self.card = card
         self.current = ""
         self._identity = GpuIdentity(name=card.name)
+        self._newest: Gpu | None = None
         self._simulated = card.name.startswith(SIMULATED_PREFIX)
         self._runs = runs
         self._wall = wall
@@ -102,14 +103,16 @@ class CardReader:
             NvmlFailure: the card is lost or the driver is gone.
             CardSilent: nothing that was asked was answered.
         """
-        answered = False
+        asked = answered = False
         error = ""
         started = self._monotonic()
         at = self._wall()
         for tier in self._tiers:
-            # Half a tick early is due: the tiers' intervals are multiples of a tick that comes with some jitter.
-            if started < tier.due - self.card.interval / 2:
+            # The quick tier runs in every tick, however soon it follows a late one. For the others half a tick early is due: their
+            # intervals are multiples of a tick that comes with some jitter.
+            if tier.interval > self.card.interval and started < tier.due - self.card.interval / 2:
                 continue
+            asked = True
             tier.due = started + tier.interval
             tier.fields.forget()
             tick = Tick(started)
@@ -121,9 +124,11 @@ class CardReader:
             tier.result = tick
             answered = answered or tick.answered
         self.current = ""
-        if not answered:
+        if asked:
+            self._newest = self._gpu() if answered else None
+        if self._newest is None:
             raise CardSilent(error or "no call was answered")
-        return self._gpu()
+        return self._newest
 
     def _run(self, prepared: _Prepared, tick: Tick, at: float, begun: float) -> float:
         """Runs one collector that began at `begun`; when it ended (both monotonic)."""
