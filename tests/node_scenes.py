@@ -131,6 +131,7 @@ class NodeScene:
     driver: str = "570.133.20"
     checks: tuple[Mapping[str, Any], ...] = ()
     verdict: str = "ok"
+    snapshot_age: float = 0.4
     summary: str = "2 cards, 1 engine; every card that an engine owns does its share"
 
     def metrics(self, second: float) -> bytes:
@@ -140,7 +141,7 @@ class NodeScene:
         page.add(m.BUILD_INFO, 1, version="0.1.0", python="3.11.2")
         page.add(m.NODE_INFO, 1, node=self.node, driver=self.driver, nvml="12.570.133", cuda="12.8", kernel="6.1.0", simulated=simulated)
         page.add(m.NODE_GPUS_VISIBLE, sum(card.up for card in self.cards))
-        page.add(m.SNAPSHOT_AGE, 0.4)
+        page.add(m.SNAPSHOT_AGE, self.snapshot_age)
         for card in self.cards:
             _card(page, card, second)
         for engine in self.engines:

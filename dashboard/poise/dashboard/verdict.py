@@ -10,11 +10,12 @@ from poise.dashboard.contexts import CheckContext, SourceContext, VerdictContext
 from poise.dashboard.numbers import TEXT_CHARACTERS, age, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.texts import Texts
+from poise.exporter import metrics
 from poise.exporter.checks.result import WORST_FIRST, State, Status
 
 #: Sentences in the verdict.
 MAX_LINES = 3
-#: Seconds after which the checks' own time is too old for a verdict: six scrapes at the default interval.
+#: Seconds after which the snapshot that was judged is too old for a verdict: six scrapes at the default interval.
 CHECKS_OLD = 30.0
 
 #: Words that begin a sentence of a check and are written as they are typed.
@@ -30,7 +31,7 @@ def verdict(observation: Observation, exporter: SourceContext, texts: Texts) -> 
         if observation.window.newest is None:
             return _unknown(texts.verdict_waiting, texts)
         return _unknown(texts.verdict_no_checks.format(error=shortened(observation.checks_error, TEXT_CHARACTERS) or "?"), texts)
-    old = observation.now - document.time
+    old = _age_of_checks(observation)
     if old > CHECKS_OLD or exporter.state in ("down", "stale"):
         return _unknown(texts.verdict_old.format(age=age(old)), texts)
     lines = tuple(_check(finding, texts, "verdict") for finding in document.lines[:MAX_LINES])
@@ -40,6 +41,13 @@ def verdict(observation: Observation, exporter: SourceContext, texts: Texts) -> 
         [texts.states[state], *(f"{line.title}: {line.subject}" for line in lines)] if lines else [texts.states[state], document.summary]
     )
     return VerdictContext(state, texts.states[state], document.summary, ". ".join(announced), lines)
+
+
+def _age_of_checks(observation: Observation) -> float:
+    """Seconds since the node was judged, by our clock alone: the exporter's may be minutes off, and says its snapshot's age itself."""
+    newest = observation.window.newest
+    since_scrape = observation.now - newest.at if newest is not None else 0.0
+    return max(0.0, since_scrape) + (observation.window.one(metrics.SNAPSHOT_AGE.name) or 0.0)
 
 
 def checks(observation: Observation, exporter: SourceContext, texts: Texts) -> tuple[CheckContext, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from poise.dashboard import verdict as judging
 from poise.dashboard.contexts import CheckContext, VerdictContext
 from poise.dashboard.freshness import exporter_source
@@ -62,6 +63,19 @@ def test_old_and_missing_checks_give_no_verdict() -> None:
     missing = verdict(replace(watched(one_visible(), checks=False), checks_error="HTTP status 404"))
     assert missing.state == "unknown"
     assert "HTTP status 404" in missing.summary
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_an_exporter_whose_clock_is_off_has_a_verdict(off: float) -> None:
+    seen = watched(one_visible())
+    assert seen.checks is not None
+    assert verdict(replace(seen, checks=replace(seen.checks, time=seen.checks.time + off))).state == "problem"
+
+
+def test_checks_of_a_snapshot_that_is_not_renewed_give_no_verdict() -> None:
+    hangs = verdict(watched(replace(one_visible(), snapshot_age=45.0)))
+    assert (hangs.state, hangs.lines) == ("unknown", ())
+    assert "45" in hangs.summary
 
 
 def test_a_silent_exporter_gives_no_verdict_and_no_checklist_at_once() -> None:
