@@ -13,16 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: The only variables that are ever kept. Everything else (tokens, keys, paths) is dropped as it is read.
-ENVIRONMENT = frozenset(
-    {
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "NVIDIA_VISIBLE_DEVICES",
-        "VLLM_PORT",
-        "VLLM_NIXL_SIDE_CHANNEL_PORT",
-        "VLLM_PROCESS_NAME_PREFIX",
-    }
-)
+ENVIRONMENT = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
 #: A command line longer than this is cut (Linux allows 2 MiB by default); flags that decide anything stand far before.
 COMMAND_LINE_LIMIT = 128 * 1024
 #: An environment longer than this is cut; execve(2) allows a quarter of the stack limit, 2 MiB by default.
