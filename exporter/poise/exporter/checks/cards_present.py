@@ -26,18 +26,19 @@ _DOWN_OTHERWISE = ("the driver answers errors for it", "read `nvidia-smi -q -i {
 
 
 def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
-    """One result for the node, and one for each card that does not answer."""
+    """One result for the node, and one for each card that does not answer, unless none can for want of a driver."""
     del window  # a configuration fault needs no window
     answering = [gpu for gpu in snapshot.gpus if gpu.up]
     evidence = {"driver": snapshot.driver.driver or "none", "cards that answer": str(len(answering))}
     if snapshot.gpus_expected is not None:
         evidence["cards expected"] = str(snapshot.gpus_expected)
+    if snapshot.driver.error and not answering:
+        yield _no_driver(snapshot, evidence)
+        return
     for gpu in snapshot.gpus:
         if not gpu.up:
             yield _down(gpu)
-    if snapshot.driver.error and not answering:
-        yield _no_driver(snapshot, evidence)
-    elif snapshot.gpus_expected is not None and len(answering) < snapshot.gpus_expected:
+    if snapshot.gpus_expected is not None and len(answering) < snapshot.gpus_expected:
         known = len(snapshot.gpus) >= snapshot.gpus_expected
         yield CheckResult(
             NAME,
@@ -56,7 +57,8 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
 
 
 def _no_driver(snapshot: NodeSnapshot, evidence: dict[str, str]) -> CheckResult:
-    expected = snapshot.gpus_expected or 0
+    # Cards that answered before are as good a reason to expect them as the PCI bus.
+    expected = max(snapshot.gpus_expected or 0, len(snapshot.gpus))
     return CheckResult(
         NAME,
         TITLE,

@@ -10,7 +10,7 @@ from poise.exporter import metrics as m
 from poise.exporter.checks.document import document
 from poise.exporter.checks.result import State, Status
 from poise.exporter.checks.runner import CHECKS, CheckOutcome, Runner
-from poise.exporter.snapshot import Gpu, NodeSnapshot, Reason
+from poise.exporter.snapshot import DriverInfo, Gpu, NodeSnapshot, Reason
 
 from tests.scenes import GIB, START, card, engine, failing, node, play
 
@@ -323,6 +323,20 @@ def test_lost_or_hanging_card_is_named_with_its_reason_and_said_once(reason: Rea
 def test_fewer_cards_than_expected_is_a_problem() -> None:
     outcome = play(lambda _: node([card(0, busy=0)], expected=2), 0)
     assert failing(outcome)["cards"].sentence == "1 of 2 expected cards answer"
+
+
+def test_a_driver_that_went_is_named_and_not_the_cards_that_went_with_it() -> None:
+    lost = [card(index, up=False, reason=Reason.GPU_LOST) for index in range(8)]
+    for expected in (8, 0, None):
+        scene = dataclasses.replace(
+            node(lost, expected=expected), driver=DriverInfo(error="it does not start (nvmlInit: Driver Not Loaded (9))")
+        )
+        outcome = Runner().observe(scene)
+        assert outcome.verdict.state is State.PROBLEM
+        assert outcome.verdict.summary == (
+            "n1 · no NVIDIA driver: it does not start (nvmlInit: Driver Not Loaded (9)) · 8 cards should be here and the driver does not answer"
+        )
+        assert [(result.uuid, result.status) for result in outcome.results if result.check == "cards"] == [("", Status.FAIL)]
 
 
 def test_no_driver_is_unknown_on_a_machine_without_cards_and_a_problem_on_one_with() -> None:
