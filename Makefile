@@ -50,7 +50,7 @@ lock: setup  ## resolve the dependencies anew into requirements.lock
 docs: setup  ## write the generated pages of docs/
 	@$(PYTHON) scripts/generate_docs.py
 
-screenshots: setup  ## take the pictures of the README from a live testbed
+screenshots: setup  ## take the pictures of the README from a running `make up`
 	@sh scripts/system_packages.sh test
 	@$(PYTHON) scripts/screenshots.py
 
