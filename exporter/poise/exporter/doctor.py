@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `poise doctor`."""
     parser.description = (
         "Runs the checklist on this machine: each line passes, fails or is unknown, with evidence, cause and fix. "
-        "Exit code 0 when all pass, 1 when something fails, 2 when it could not look."
+        "Exit code 0 when all pass, 1 when something fails, 2 when nothing fails and something could not be looked at."
     )
     parser.add_argument(
         "--exporter",

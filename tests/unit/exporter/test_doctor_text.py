@@ -22,6 +22,7 @@ def doc(scene: NodeSnapshot) -> dict[str, object]:
 ONE_CARD = node([card(0, busy=0), card(1, busy=0)], [engine(cards=[0], visible=[0, 1], environment="0,1")], expected=2)
 HEALTHY = node([card(0, busy=0), card(1, busy=0)], [engine(environment="0,1")], expected=2)
 NO_DRIVER = node([], expected=0, driver="")
+LOADING = node([card(0, busy=0), card(1, busy=0)], [engine(page=False, start=START - 20)], expected=2)
 
 
 def test_failing_lines_come_first_with_cause_fix_and_what_was_seen() -> None:
@@ -45,9 +46,12 @@ def test_no_escape_codes_without_colour_and_some_with_it() -> None:
     assert "\x1b[31;1mFAIL\x1b[0m" in render(doc(ONE_CARD), source="", width=100, colour=True)
 
 
-@pytest.mark.parametrize(("scene", "code"), [(HEALTHY, 0), (ONE_CARD, 1), (NO_DRIVER, 2)])
+@pytest.mark.parametrize(("scene", "code"), [(HEALTHY, 0), (ONE_CARD, 1), (NO_DRIVER, 2), (LOADING, 2)])
 def test_exit_code_tells_pass_fail_and_could_not_look(scene: NodeSnapshot, code: int) -> None:
-    assert exit_code(doc(scene)) == code
+    runner = Runner()
+    for second in range(12):
+        page = document(scene, runner.observe(dataclasses.replace(scene, taken_at=START + second)))
+    assert exit_code(page) == code
 
 
 @given(st.integers(40, 200))
