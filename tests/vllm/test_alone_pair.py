@@ -15,6 +15,7 @@ from poise.testbed import shapes
 from poise.testbed.deployment import Deployment, step_names
 
 from tests.monitoring import monitoring
+from tests.poise_up import get, up, wait_for
 from tests.vllm.deploying import progress_of, read, request_for, samples
 from tests.vllm.watching import PATIENCE, exporter_page, loaded, when
 
@@ -61,13 +62,18 @@ def test_unequal_load_on_two_servers_of_a_card_each_raises_nothing(pair: Deploym
     assert engines == {"0": "own", "1": "own"}
 
 
-def test_planted_secrets_are_in_no_series_page_log_or_file(pair: Deployment) -> None:
+def test_planted_secrets_are_in_no_series_page_log_or_file(pair: Deployment, tmp_path: Path) -> None:
     server = pair.record(pair.engine("first").name)
     assert server is not None
     assert HF_TOKEN_ARGUMENT in Path(f"/proc/{server.pid}/cmdline").read_text()
     assert API_KEY in Path(f"/proc/{server.pid}/environ").read_text(), "planted, or this test looks for nothing"
     url = pair.plan.exporter_url
     exposed: dict[str, str] = {path: read(f"{url}{path}") for path in ("/metrics", "/checks", "/")}
+    with up("--no-exporter", "--exporter", url or "", "--scrape-interval", "1", log=tmp_path / "up.log") as (_process, page):
+        ports = [f":{pair.engine(name).port}" for name in ("first", "second")]
+        wait_for(lambda: all(port in get(f"{page}/")[1] for port in ports), "both engines on the page")
+        exposed |= {f"page {path}": get(f"{page}{path}")[1] for path in ("/", "/fragment", "/api/poise/v1/overview", "/metrics")}
+    exposed["page log"] = (tmp_path / "up.log").read_text()
     # What vLLM writes into its own log is vLLM's. The plan holds arguments; the command line refuses keys among them, this test does not.
     for path in pair.layout.root.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.stat().st_size < 4 << 20 and path not in _not_ours(pair):
