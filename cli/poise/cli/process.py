@@ -21,19 +21,21 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def leave_on_signals(code: int | None) -> Callable[[], None]:
-    """From now on SIGTERM and SIGINT end the process at once, with this exit code (None: 128 + number, as shells count).
+    """From now on SIGTERM and SIGINT end the process at once: with this exit code, or (None) as signals do by themselves, without a word.
 
     For the time in which nothing is running that would have to be ended in order, above all while modules are imported; a component that has
     something to end puts its own handling in this one's place. An exception would not do: raised inside an import it surfaces as any other.
+    By themselves they also end a call that Python cannot interrupt, such as a name lookup.
     Returns what puts the handlers back that stood there. A signal that is ignored (nohup) stays ignored; outside the main thread, where
     Python takes no handlers, nothing is changed.
     """
 
-    def leave(number: int, _frame: FrameType | None) -> None:
-        os._exit(128 + number if code is None else code)
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        os._exit(code or 0)
 
+    handler = signal.SIG_DFL if code is None else leave
     try:
-        before = {number: signal.signal(number, leave) for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
+        before = {number: signal.signal(number, handler) for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
     except ValueError:
         before = {}
 

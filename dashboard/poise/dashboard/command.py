@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -188,7 +190,23 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
     broken = [task for task in tasks if not task.cancelled() and task.exception() is not None]
     for task in broken:
         log.error("%s broke", task.get_name(), exc_info=task.exception())
-    return 1 if broken else 0
+    code = 1 if broken else 0
+    if threading.active_count() > 1:
+        _leave_hard(code)
+    return code
+
+
+def _leave_hard(code: int) -> None:
+    """Ends the process although threads are left: those in which asyncio looks up names, which it and Python would wait for.
+
+    A resolver that does not answer takes half a minute to say so, and nothing can interrupt it. Everything else has ended by now, so all that
+    can be lost is output.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:

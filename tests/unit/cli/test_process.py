@@ -60,7 +60,33 @@ def test_a_command_that_is_interrupted_while_it_starts_says_nothing(tmp_path: Pa
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, output) == (130, "")
+    assert (process.returncode, output) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_ends_at_once_in_a_name_lookup_that_nothing_can_interrupt(number: int, tmp_path: Path) -> None:
+    """The C library's resolver goes on after a signal, and a handler of Python would run only after it."""
+    patch = """import ctypes, socket
+def hanging(host, *rest, **more):
+    print("looking up", flush=True)
+    while True:
+        ctypes.PyDLL(None).sleep(60)  # holds the interpreter, as nothing in Python could
+socket.getaddrinfo = hanging
+"""
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    process = subprocess.Popen(
+        command("doctor", "--exporter=http://hanging.example:9747"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "looking up\n"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=PATIENCE / 2)
+    assert (process.returncode, output) == (-number, "")
 
 
 def test_output_to_a_full_disk_is_one_line(tmp_path: Path) -> None:

@@ -215,6 +215,24 @@ def test_when_what_had_the_port_leaves_it_the_exporter_is_started(tmp_path: Path
             wait_for(lambda: not overview(url).get("notice"), "the page speaks of it no more")
 
 
+def test_a_name_that_is_looked_up_for_ever_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    patch = """import socket, threading
+real = socket.getaddrinfo
+def hanging(host, *rest, **more):
+    if host == "hanging.example":
+        print("looking up", flush=True)
+        threading.Event().wait()
+    return real(host, *rest, **more)
+socket.getaddrinfo = hanging
+"""
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    with up("--exporter", "http://hanging.example:9747", log=tmp_path / "log", environment={"PYTHONPATH": str(tmp_path)}) as (process, _):
+        wait_for(lambda: "looking up" in (tmp_path / "log").read_text(), "it looks the name up")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
 def test_a_hanging_exporter_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with answering(None) as port, up("--exporter", f"http://127.0.0.1:{port}", log=tmp_path / "log") as (process, url):
         wait_for(lambda: "no complete answer" in str(overview(url)), "the page says that the exporter hangs")
