@@ -28,15 +28,27 @@ Note = Callable[..., None]
 NEEDED_BYTES: Mapping[Build, int] = {"cpu": 5_000_000_000, "gpu": 20_000_000_000}
 # The whole install takes one to three minutes from a warm cache; a slow line takes long, silence this long is a fault.
 SILENCE_SECONDS = 900.0
-# Packages that the GPU build of vLLM brings, about; and the shares of the time by which fetching and unpacking are done
-# (measured with the CPU build on two cores).
+# Packages that the GPU build of vLLM brings, about.
 TYPICAL_PACKAGES = 180
-FETCHED_SHARE = 0.35
-UNPACKED_SHARE = 0.55
 # What a server never imports, or one file of a thousand: Python compiles that one when it is imported.
 NOT_COMPILED = r"/tests?/|/transformers/models/|/torch/testing/|/torch/_inductor/|/pip/|/sympy/(?!core|functions|printing)"
 # Waiting for another install of the same environment.
 OTHER_INSTALL_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What one run of pip is of the whole install: shares of the time, 0 to 1, at which it begins, has fetched and is done."""
+
+    begins: float
+    fetched: float
+    unpacked: float
+
+
+# Measured with the CPU build on two cores and a warm cache: 140 s in all. Compiling is the rest.
+TORCH = Stretch(0.03, 0.05, 0.18)
+OTHERS = Stretch(0.18, 0.50, 0.70)
+ALL_AT_ONCE = Stretch(0.03, 0.50, 0.70)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +133,21 @@ def _make(environment: Environment, indexes: Sequence[str], note: Note, environ:
         pip += ["--extra-index-url", index]
     if environment.build == "cpu":
         # torch first: when pip finds only a CUDA build of it, that is said before everything else is downloaded.
-        _pip(environment, [*pip, "--no-deps", *(line for line in wanted if line.startswith("torch=="))], 1, clean, note)
+        torch = [line for line in wanted if line.startswith("torch==")]
+        _pip(environment, [*pip, "--no-deps", *torch], len(torch), TORCH, clean, note)
         _refuse_cuda_torch(environment)
-        _pip(environment, [*pip, "--no-deps", *wanted], len(wanted), clean, note)
+        _pip(environment, [*pip, "--no-deps", *wanted], len(wanted) - len(torch), OTHERS, clean, note)
         _name_vllm(environment, wanted)
     else:
-        _pip(environment, [*pip, *wanted], TYPICAL_PACKAGES, clean, note)
+        _pip(environment, [*pip, *wanted], TYPICAL_PACKAGES, ALL_AT_ONCE, clean, note)
     _compile(environment, clean, note)
 
 
-def _pip(environment: Environment, command: Sequence[str], packages: int, environ: Mapping[str, str], note: Note) -> None:
+def _pip(environment: Environment, command: Sequence[str], packages: int, stretch: Stretch, environ: Mapping[str, str], note: Note) -> None:
     """`packages` is about how many there will be: for the share that is shown only."""
     fetched = 0
     unpacking = False
+    before = _unpacked(environment)
 
     def line(text: str) -> None:
         nonlocal fetched, unpacking
@@ -141,19 +155,25 @@ def _pip(environment: Environment, command: Sequence[str], packages: int, enviro
         # "Processing" stands for a file that pip finds in a folder.
         if text.startswith(("Collecting ", "Processing ")) and len(words) > 1:
             fetched += 1
-            note(f"fetching {Path(words[1]).name}", fraction=FETCHED_SHARE * min(1.0, fetched / packages))
+            share = min(1.0, fetched / packages)
+            note(f"fetching {Path(words[1]).name}", fraction=stretch.begins + share * (stretch.fetched - stretch.begins))
         unpacking = unpacking or text.startswith("Installing collected packages")
 
     def tick() -> None:
         if not unpacking:
             note()
             return
-        # pip writes RECORD as the last file of a package.
-        done = sum(1 for _ in environment.folder.glob("lib/python3.*/site-packages/*.dist-info/RECORD"))
-        share = min(1.0, done / packages)
-        note(f"unpacking {done} of {packages}", fraction=FETCHED_SHARE + share * (UNPACKED_SHARE - FETCHED_SHARE))
+        # What is there already (pip itself) is not counted; what replaces it is never more than there is to come.
+        done = max(0, min(packages, _unpacked(environment) - before))
+        share = done / packages
+        note(f"unpacking {done} of {packages}", fraction=stretch.fetched + share * (stretch.unpacked - stretch.fetched))
 
     _run(command, environ, tick, line)
+
+
+def _unpacked(environment: Environment) -> int:
+    """How many packages are whole: pip writes RECORD as the last file of one."""
+    return sum(1 for _ in environment.folder.glob("lib/python3.*/site-packages/*.dist-info/RECORD"))
 
 
 def _compile(environment: Environment, environ: Mapping[str, str], note: Note) -> None:
@@ -168,7 +188,7 @@ def _compile(environment: Environment, environ: Mapping[str, str], note: Note) -
             done += 1
 
     def tick() -> None:
-        note(f"compiling {done} of {total} files", fraction=UNPACKED_SHARE + (1.0 - UNPACKED_SHARE) * min(1.0, done / total))
+        note(f"compiling {done} of {total} files", fraction=OTHERS.unpacked + (1.0 - OTHERS.unpacked) * min(1.0, done / total))
 
     # Its exit status says whether every file compiled; some packages ship templates that are no Python.
     compile_all = [str(environment.python), "-m", "compileall", "-j", "0", "-x", NOT_COMPILED, str(folder)]

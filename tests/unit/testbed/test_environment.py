@@ -57,9 +57,15 @@ def offline(wheels: Path) -> dict[str, str]:
 
 
 class Notes(list[str]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fractions: list[float] = []
+
     def __call__(self, detail: str | None = None, fraction: float | None = None) -> None:
         if detail is not None:
             self.append(detail)
+        if fraction is not None:
+            self.fractions.append(fraction)
 
 
 def test_a_killed_install_leaves_nothing_running_is_taken_up_again_and_makes_what_the_vllm_command_wants(
@@ -83,6 +89,10 @@ def test_a_killed_install_leaves_nothing_running_is_taken_up_again_and_makes_wha
     made = environment.install("cpu", cache, (), notes, environ)
     assert made.finished
     assert notes[:2] == ["removing an interrupted install", "making the environment"]
+    assert notes.fractions == sorted(notes.fractions), "the share that is done never falls"
+    assert all(0.0 <= fraction <= 1.0 for fraction in notes.fractions)
+    counts = [detail.split()[1::2] for detail in notes if detail.startswith("unpacking ")]
+    assert all(int(done) <= int(packages) for done, packages in counts), notes
     ask = "import importlib.metadata, vllm; print(importlib.metadata.version('vllm'), vllm.__cached__)"
     answer = subprocess.run([made.python, "-c", ask], capture_output=True, text=True, check=True).stdout.split()
     assert answer[0] == "0.32.0+cpu"
