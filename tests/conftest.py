@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,12 @@ from tests.simulated import Simulation, simulation
 # An example may take as long as it takes: the machine may be slow or busy with other tests.
 settings.register_profile("poise", deadline=None)
 settings.load_profile("poise")
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what is to run in the background with SIGINT ignored, and all that tests start would inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -37,3 +38,10 @@ def test_a_stage_that_hangs_is_interrupted_and_has_time_to_take_down(stages: Mod
     hangs = f"import signal, pathlib\ntry:\n    signal.pause()\nfinally:\n    pathlib.Path({str(mark)!r}).touch()"
     assert stages._run(python(hangs), 1.0) != 0
     assert mark.exists()
+
+
+def test_tests_that_run_in_the_background_of_a_shell_interrupt_what_they_started() -> None:
+    one = f"{Path(__file__).resolve()}::{test_a_stage_that_hangs_is_interrupted_and_has_time_to_take_down.__name__}"
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest", "-q", one]
+    done = subprocess.run(ignoring, capture_output=True, text=True, timeout=90.0, check=False, cwd=SCRIPT.parents[1])
+    assert done.returncode == 0, done.stdout
