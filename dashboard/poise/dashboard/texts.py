@@ -122,7 +122,7 @@ class Texts:
     gpu: str = "GPU {index}"
     cuda: str = "cuda:{index}"
     rank: str = "Rank"
-    busy: str = "Busy"
+    busy: str = "Busy, 60 s"
     busy_long: str = "Share of time with a kernel running, mean of 60 s and range of its samples"
     minutes: str = "Last 5 min"
     memory: str = "Memory"

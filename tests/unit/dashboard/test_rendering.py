@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 from poise.dashboard import assets
+from poise.dashboard.cards import MEAN_WINDOW
 from poise.dashboard.contexts import OverviewContext
 from poise.dashboard.overview import overview
 from poise.dashboard.rendering import Renderer
@@ -126,6 +127,13 @@ def test_words_accompany_every_state(renderer: Renderer) -> None:
     text = " ".join(parsed(renderer.page(PAGES["eight cards"](), "v1")).text)
     for word in ("Problem", "lost", "loading", "live", "pass"):
         assert re.search(rf"\b{word}\b", text), word
+
+
+def test_a_mean_says_over_how_long_so_that_it_is_not_held_against_a_verdict_of_ten_seconds(renderer: Renderer) -> None:
+    html = renderer.fragment(PAGES["one visible"]())
+    assert f"{MEAN_WINDOW:.0f} s" in ENGLISH.busy
+    assert f">{ENGLISH.busy}</th>" in html, "as the head of its column"
+    assert f'data-label="{ENGLISH.busy}"' in html, "and where a narrow screen has no heads"
 
 
 def test_the_simulated_banner_is_there_only_for_simulated_cards(renderer: Renderer) -> None:
