@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from poise.exporter.snapshot import EngineConfig, Gpu
 
-_ORDINAL = re.compile(r"\+?\d{1,9}")
+_ORDINAL = re.compile(r"\+?[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from poise.testbed import demo, faults, shapes
@@ -105,6 +106,6 @@ def _positive(text: str) -> int:
 
 def _part_port(text: str) -> tuple[str, int]:
     part, equals, port = text.partition("=")
-    if not equals or not part or not port.isdigit() or int(port) > 65535:
+    if not equals or not part or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not PART=PORT, e.g. server=8000")
     return part, int(port)

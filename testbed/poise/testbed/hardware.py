@@ -52,4 +52,4 @@ def detect() -> Hardware:
 
 def parse_memory(lines: Iterable[str]) -> tuple[int, ...]:
     """MiB of each GPU from `nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits`."""
-    return tuple(int(row[0]) for row in csv.reader(lines) if row and row[0].strip().isdigit())
+    return tuple(int(row[0]) for row in csv.reader(lines) if row and row[0].strip().isdecimal())

@@ -17,6 +17,8 @@ from poise.testbed.processes import PROC, ProcessIdentity, ProcessStat
 # `VLLM::Worker_DP0_PP1_TP0_EP0`: each part only when that size is above 1. `VLLM::Worker` before the rank is known.
 _WORKER = re.compile(r"^[^:\s]+::Worker(?P<ranks>(?:_[A-Z]+\d+)*)$")
 _RANK = re.compile(r"_([A-Z]+)(\d+)")
+# What strtol reads, not all that Python calls a digit.
+_ORDINAL = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> list[int]:
         return list(range(len(uuids)))
     found: list[int] = []
     for entry in (part.strip() for part in value.split(",")):
-        if entry.isdigit():
+        if _ORDINAL.fullmatch(entry):
             matches = [int(entry)] if int(entry) < len(uuids) else []
         else:
             matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]

@@ -44,6 +44,7 @@ def seen(text: str | None, gpus: list[Gpu] = ALIKE, order: str | None = None, *,
         ("GPU-zz,0", []),
         ("0,0", []),
         ("1,GPU-aa22", []),
+        ("0,\N{ARABIC-INDIC DIGIT ONE}", [0]),
     ],
 )
 def test_lists_are_read_as_cuda_reads_them(text: str | None, indices: list[int]) -> None:

@@ -42,6 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("up", "octopus"), "invalid choice: 'octopus'"),
         (("up", "tp", "--port", "8000"), "'8000' is not PART=PORT, e.g. server=8000"),
         (("up", "tp", "--port", "server=99999"), "is not PART=PORT"),
+        (("up", "tp", "--port", "server=\N{SUPERSCRIPT TWO}"), "is not PART=PORT"),
         (("load", "-c", "0"), "0 is not 1 or more"),
         (("load", "--requests", "5", "--forever"), "not allowed with"),
         (("fault",), "one of the arguments"),

@@ -51,6 +51,9 @@ def test_the_rank_is_in_the_title(title: str, size: int, rank: int | None) -> No
         ("GPU-af49eae", []),
         ("1,GPU-af49eae5-0000", [1, 2]),
         ("MIG-1", []),
+        ("0,\N{SUPERSCRIPT ONE}", [0]),
+        ("0,\N{ARABIC-INDIC DIGIT ONE}", [0]),
+        ("1," + 5000 * "1", [1]),
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(value: str | None, visible: list[int]) -> None:
