@@ -28,6 +28,12 @@ def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=folder, env=variables)
 
 
+def until_it_serves(port: int) -> str:
+    """Shell words that wait until the last job answers on the port, or has ended, and then tell it to leave."""
+    connect = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null"
+    return f"until {connect} || ! kill -0 $!; do sleep 0.05; done; kill -TERM $!; wait $!"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "words", [("exporter", "--listen=127.0.0.1:0"), ("up", "--listen=127.0.0.1:0", "--exporter=http://127.0.0.1:PORT")]
@@ -96,8 +102,8 @@ def test_output_to_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 def test_errors_to_a_full_disk_change_no_exit_code(tmp_path: Path) -> None:
     assert run(f"$POISE {' '.join(DOCTOR)} --log-level=debug 2> /dev/full", tmp_path).returncode == 2  # no cards: could not look
-    assert run("timeout -s TERM 5 $POISE exporter --listen=127.0.0.1:0 --no-discover 2> /dev/full; exit $?", tmp_path).returncode == 124
-    done = run("$POISE exporter --listen=127.0.0.1:0 --no-discover 2> /dev/full & sleep 3; kill -TERM $!; wait $!", tmp_path)
+    port = free_port()
+    done = run(f"$POISE exporter --listen=127.0.0.1:{port} --no-discover 2> /dev/full & {until_it_serves(port)}", tmp_path)
     assert done.returncode == 0
 
 
@@ -105,9 +111,12 @@ def test_closed_streams_are_as_good_as_none(tmp_path: Path) -> None:
     done = run(f"$POISE {' '.join(DOCTOR)} >&- <&-", tmp_path)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
-    address = f"127.0.0.1:{free_port()}"
-    for words in (f"exporter --listen={address}", f"up --listen=127.0.0.1:0 --exporter=http://{address}"):
-        done = run(f"$POISE {words} --no-discover 2>&- >&- <&- & sleep 4; kill -TERM $!; wait $!", tmp_path)
+    port, page_port = free_port(), free_port()
+    for words, serves in (
+        (f"exporter --listen=127.0.0.1:{port}", port),
+        (f"up --listen=127.0.0.1:{page_port} --exporter=http://127.0.0.1:{port}", page_port),
+    ):
+        done = run(f"$POISE {words} --no-discover 2>&- >&- <&- & {until_it_serves(serves)}", tmp_path)
         assert done.returncode == 0, words
 
 
