@@ -154,8 +154,10 @@ class Deployment:
                 served = str(model.make_tiny(wanted.cache_directory / "models"))
         else:
             served = agreed.model
-        for engine in agreed.engines:
-            self._start_engine(engine, served, progress)
+        # All at once: a start is mostly one process that imports, which leaves cores to the others.
+        spawned = [(engine, self._spawn_engine(engine, served)) for engine in agreed.engines]
+        for engine, record in spawned:
+            self._wait_engine(engine, record, progress)
 
     # ---------------------------------------------------------------- looking
 
@@ -209,7 +211,7 @@ class Deployment:
             engines = tuple(changed if engine.name == changed.name else engine for engine in current.engines)
             plan.write(self.layout.plan, replace(current, engines=engines, fault=fault))
             teardown.end_processes(self.layout, [changed.name])
-            self._start_engine(changed, self._model_path(), progress)
+            self._wait_engine(changed, self._spawn_engine(changed, self._model_path()), progress)
 
     def note_fault(self, fault: str | None) -> None:
         """Notes in the plan which fault is in force."""
@@ -220,13 +222,16 @@ class Deployment:
         """Starts a further process (page, load) that belongs to the deployment and ends with it."""
         return spawning.spawn(self.layout, name, role, command, self._clean(), facts or {})
 
-    def _start_engine(self, engine: EnginePlan, served: str, progress: Progress) -> None:
+    def _spawn_engine(self, engine: EnginePlan, served: str) -> Record:
         current = self.plan
         command = launch.engine_command(current, engine, served)
         environ = launch.engine_environment(current, engine, self.layout, self._environ)
         facts = {"url": engine.url, "tensor_parallel_size": str(engine.tensor_parallel_size)}
+        return spawning.spawn(self.layout, engine.name, "engine", command, environ, facts)
+
+    def _wait_engine(self, engine: EnginePlan, record: Record, progress: Progress) -> None:
+        current = self.plan
         with progress.step(step_engine(engine.name), f"{engine.url}, tensor parallel {engine.tensor_parallel_size}") as note:
-            record = spawning.spawn(self.layout, engine.name, "engine", command, environ, facts)
 
             def news() -> None:
                 self._note_shared_memory()
