@@ -33,8 +33,8 @@ TABLE_HEAD = """\
 # What each fault says
 
 Measured by `make faults` on a real vLLM with tensor parallelism 2 under load, on simulated cards, two cores. *Seconds* run from the moment
-the fault is in force (for `one-visible` and `one-card`: the restarted server has answered its first request under load) to the line on the
-page and in `poise doctor`. Alerts wait for their `for` on top (docs/alerts.md); none but those named came.
+the fault is in force (for `one-visible` and `one-card`: the restarted server has answered and the load is back) to the line in the exporter's
+checklist, which `poise doctor` prints; the page shows it with its next scrape, at most 5 s later. Alerts wait for their `for` on top (docs/alerts.md); none but those named came.
 
 | fault | the line | seconds | alerts |
 | - | - | -: | - |
