@@ -11,7 +11,7 @@ from poise.dashboard.freshness import exporter_source
 from poise.dashboard.numbers import TEXT_CHARACTERS, age, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.texts import Texts
-from poise.dashboard.verdict import checks, counts, verdict
+from poise.dashboard.verdict import MAX_LINES, checks, counts, verdict
 from poise.exporter import metrics
 
 #: Seconds for which finished work stays on the page.
@@ -50,7 +50,8 @@ def overview(observation: Observation, texts: Texts) -> OverviewContext:
         checks=listed,
         checks_counts=counts(listed, texts),
         # Whatever the verdict had no room for must not be hidden behind a click.
-        checks_open=sum(1 for check in listed if check.status == "fail") > len(judged.lines),
+        # A verdict with room left has dropped only what repeats it about the same card.
+        checks_open=len(judged.lines) >= MAX_LINES and sum(1 for check in listed if check.status == "fail") > MAX_LINES,
         deployments=groups,
         unowned=unowned_cards(observation, texts),
     )

@@ -71,6 +71,8 @@ def test_checks_open_by_themselves_only_when_the_verdict_had_no_room() -> None:
     assert not page_of(scene).checks_open
     many = tuple({**scene.checks[1], "check": f"c{n}"} for n in range(5))
     assert page_of(replace(scene, checks=many)).checks_open
+    repeats = ({**many[0], "status": "fail"}, {**many[1], "status": "fail", "state": "ok"})
+    assert not page_of(replace(scene, checks=repeats)).checks_open, "a verdict with room left has dropped only what repeats it"
 
 
 def test_the_json_twin_is_the_context() -> None:
