@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from poise.cli import process
+from poise.exporter.version import installed_version
 
 if TYPE_CHECKING:
     import argparse
@@ -63,16 +64,6 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
-
-
-def installed_version() -> str:
-    """The version of the installed distribution, or "unknown" in a bare source tree."""
-    from importlib.metadata import PackageNotFoundError, version  # half of the time that importing this file would take
-
-    try:
-        return version("poise")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 
-from poise.dashboard.numbers import LABEL_CHARACTERS, TEXT_CHARACTERS, shortened
+from poise.dashboard.numbers import LABEL_CHARACTERS, TEXT_CHARACTERS, finite_number, shortened
 from poise.exporter.checks.document import FORMAT
 from poise.exporter.checks.result import CheckResult, State, Status
 
@@ -58,7 +57,7 @@ def read(body: bytes) -> ChecksDocument:
     verdict = document["verdict"]
     return ChecksDocument(
         node=_label(document.get("node")),
-        time=_number(document.get("time")) or 0.0,
+        time=finite_number(document.get("time")) or 0.0,
         simulated=document.get("simulated") is True,
         state=_state(verdict.get("state")),
         summary=_text(verdict.get("summary")),
@@ -89,7 +88,7 @@ def _result(value: Mapping[str, object]) -> CheckResult:
         cause=_text(value.get("cause")),
         fix=_text(value.get("fix")),
         evidence={_label(name): _text(text) for name, text in named},
-        since=_number(value.get("since")),
+        since=finite_number(value.get("since")),
     )
 
 
@@ -104,13 +103,3 @@ def _label(value: object) -> str:
 
 def _text(value: object) -> str:
     return "" if value is None else shortened(str(value), TEXT_CHARACTERS)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) else None

@@ -6,6 +6,7 @@ Owns units and rounding of the pages. Knows no series. A `Number` carries the ra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from poise.history.recent import Bound, Quantile
 
@@ -128,3 +129,14 @@ def shortened(text: str, characters: int = LABEL_CHARACTERS) -> str:
     cleaned = "".join(character if character.isprintable() else " " for character in text[: characters * 4])
     cleaned = " ".join(cleaned.split())
     return cleaned if len(cleaned) <= characters else cleaned[: characters - 1] + "…"
+
+
+def finite_number(value: object) -> float | None:
+    """A number out of somebody else's JSON; None for anything that is not one, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None

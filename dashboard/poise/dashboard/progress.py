@@ -11,10 +11,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
-from poise.dashboard.numbers import TEXT_CHARACTERS, shortened
+from poise.dashboard.numbers import TEXT_CHARACTERS, finite_number, shortened
 
 FILE_LIMIT = 64_000
 MAX_STEPS = 40
@@ -94,26 +93,16 @@ def parse(document: object) -> Progress:
     if not isinstance(document, Mapping) or not isinstance(document.get("steps"), list):
         raise ProgressError("expected an object with a list of steps")
     steps = tuple(_step(step) for step in document["steps"][:MAX_STEPS] if isinstance(step, Mapping))
-    return Progress(shortened(str(document.get("title", ""))), steps, _number(document.get("updated")) or 0.0)
+    return Progress(shortened(str(document.get("title", ""))), steps, finite_number(document.get("updated")) or 0.0)
 
 
 def _step(step: Mapping[str, object]) -> Step:
     state = str(step.get("state", ""))
-    fraction = _number(step.get("fraction"))
+    fraction = finite_number(step.get("fraction"))
     return Step(
         name=shortened(str(step.get("name", ""))),
         state=state if state in STATES else "waiting",
         detail=shortened(str(step.get("detail") or ""), TEXT_CHARACTERS),
         fraction=None if fraction is None else min(1.0, max(0.0, fraction)),
-        seconds=max(0.0, _number(step.get("seconds")) or 0.0),
+        seconds=max(0.0, finite_number(step.get("seconds")) or 0.0),
     )
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) else None

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from poise.exporter import logs, settings
@@ -28,6 +27,7 @@ from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.pages import Pages
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
+from poise.exporter.version import installed_version
 
 logger = logging.getLogger(__name__)
 
@@ -96,14 +96,6 @@ def _leave_hard() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def installed_version() -> str:
-    """The version of the installed distribution, or "unknown" in a bare source tree."""
-    try:
-        return version("poise")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Exporter:
