@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Callable
 
 from poise.dashboard import checks_document
@@ -60,7 +61,8 @@ class Live:
         self._progress: Progress | None = None
         self._progress_error = ""
         self._exporter = ExporterStatus()
-        self._epoch = f"{int(wall_clock() * 1000):x}"
+        # Drawn, not taken from a clock: two processes may start at one time, and a clock may be set back.
+        self._epoch = secrets.token_hex(6)
         self._number = 0
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
