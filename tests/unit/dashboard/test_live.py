@@ -33,6 +33,11 @@ def test_one_look_is_metrics_and_checks_of_the_same_exporter() -> None:
     assert checks.state == "problem"
 
 
+def test_two_servers_started_at_one_time_never_share_the_name_of_a_state() -> None:
+    exporter = FakeExporter(one_visible())
+    assert make(exporter).version != make(exporter).version
+
+
 def test_the_metrics_url_itself_may_be_given() -> None:
     assert make(FakeExporter(one_visible()), "http://127.0.0.1:9/metrics").exporter_url == "http://127.0.0.1:9"
 
