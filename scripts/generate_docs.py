@@ -20,6 +20,7 @@ HEADINGS = {
     Owner.GPU: "Cards",
     Owner.ENGINE: "Engines, server level",
     Owner.WORK: "Engines, work level",
+    Owner.ROUTER: "Routers",
 }
 
 METRICS_INTRO = """\

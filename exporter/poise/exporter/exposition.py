@@ -208,6 +208,9 @@ class Exposition:
                 leading = _labels(metrics.LEADING_LABELS[Owner.WORK], (*labels, work.model, work.dp_rank))
                 sources[Owner.WORK].append(_Source(leading, work.readings))
                 histograms.append((leading, work.histograms))
+        for router in snapshot.routers:
+            leading = _labels(metrics.LEADING_LABELS[Owner.ROUTER], (router.name, router.deployment))
+            sources[Owner.ROUTER].append(_Source(leading, router.readings))
         return sources, histograms
 
     def _write(self, out: list[str], metric: Metric, leading: str, values: Mapping[tuple[str, ...], float]) -> None:

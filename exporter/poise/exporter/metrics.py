@@ -3,7 +3,7 @@
 Collectors fill these, the exposition renders them, `docs/metrics.md` is generated from them, and a test refuses a rule, a page or
 a panel that names anything else. This file knows no driver, no engine and no format.
 
-Three owners give a series its leading labels, which a declaration does not repeat:
+The owner gives a series its leading labels, which a declaration does not repeat:
 
 =========  ==================================================  ==========================================================
 owner      leading labels                                      example
@@ -12,6 +12,7 @@ node       none                                                ``poise_node_gpus
 gpu        ``gpu``, ``uuid``                                   ``poise_gpu_power_watts``
 engine     ``engine``, ``deployment``, ``role``                ``poise_engine_up``
 work       those of engine and ``model``, ``dp_rank``          ``poise_engine_requests_running``
+router     ``router``, ``deployment``                          ``poise_router_up``
 =========  ==================================================  ==========================================================
 """
 
@@ -36,6 +37,7 @@ class Owner(StrEnum):
     GPU = "gpu"
     ENGINE = "engine"
     WORK = "work"
+    ROUTER = "router"
 
 
 LEADING_LABELS: dict[Owner, tuple[str, ...]] = {
@@ -43,6 +45,7 @@ LEADING_LABELS: dict[Owner, tuple[str, ...]] = {
     Owner.GPU: ("gpu", "uuid"),
     Owner.ENGINE: ("engine", "deployment", "role"),
     Owner.WORK: ("engine", "deployment", "role", "model", "dp_rank"),
+    Owner.ROUTER: ("router", "deployment"),
 }
 
 
@@ -88,7 +91,7 @@ def _histogram(name: str, help_text: str, *labels: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, Owner.WORK, labels, help_text)
 
 
-_NODE, _GPU, _ENGINE, _WORK = Owner.NODE, Owner.GPU, Owner.ENGINE, Owner.WORK
+_NODE, _GPU, _ENGINE, _WORK, _ROUTER = Owner.NODE, Owner.GPU, Owner.ENGINE, Owner.WORK, Owner.ROUTER
 
 # ---------------------------------------------------------------------------------------------------------- node and self
 BUILD_INFO = _gauge(_NODE, "poise_build_info", "Version of Poise and of the Python that runs it; always 1", "version", "python")
@@ -175,6 +178,26 @@ GPU_BUSY_SECONDS = _counter(
 GPU_MEMORY_BUSY = _gauge(_GPU, "poise_gpu_memory_busy_ratio", "Share of the last sample period in which device memory was read or written")
 GPU_ENCODER_UTILIZATION = _gauge(_GPU, "poise_gpu_encoder_utilization_ratio", "Utilization of the video encoder")
 GPU_DECODER_UTILIZATION = _gauge(_GPU, "poise_gpu_decoder_utilization_ratio", "Utilization of the video decoder")
+GPU_SM_ACTIVE = _gauge(
+    _GPU,
+    "poise_gpu_sm_active_ratio",
+    "Share of time in which an SM had at least one warp, mean over SMs and the interval (GPM, Hopper and newer)",
+)
+GPU_SM_OCCUPANCY = _gauge(
+    _GPU, "poise_gpu_sm_occupancy_ratio", "Warps on the SMs as share of the most that fit, mean over SMs and the interval (GPM)"
+)
+GPU_TENSOR_ACTIVE = _gauge(_GPU, "poise_gpu_tensor_active_ratio", "Share of time in which a tensor pipe was busy, any data type (GPM)")
+GPU_DRAM_ACTIVE = _gauge(_GPU, "poise_gpu_dram_active_ratio", "Device memory bandwidth in use as share of the peak (GPM)")
+GPU_PCIE_TX = _gauge(
+    _GPU,
+    "poise_gpu_pcie_tx_bytes_per_second",
+    "Bytes that the card sent over PCIe: GPM's mean over the interval, or NVML's sample of 20 ms where that was asked for",
+)
+GPU_PCIE_RX = _gauge(
+    _GPU,
+    "poise_gpu_pcie_rx_bytes_per_second",
+    "Bytes that the card received over PCIe: GPM's mean over the interval, or NVML's sample of 20 ms where that was asked for",
+)
 GPU_MEMORY_TOTAL = _gauge(_GPU, "poise_gpu_memory_total_bytes", "Device memory of the card")
 GPU_MEMORY_USED = _gauge(_GPU, "poise_gpu_memory_used_bytes", "Device memory allocated by processes, without what the driver reserves")
 GPU_MEMORY_FREE = _gauge(_GPU, "poise_gpu_memory_free_bytes", "Device memory neither allocated nor reserved")
@@ -196,6 +219,11 @@ GPU_FAN = _gauge(_GPU, "poise_gpu_fan_ratio", "Fan speed as share of its maximum
 GPU_PERFORMANCE_STATE = _gauge(_GPU, "poise_gpu_performance_state", "Performance state P0 (fastest) to P15")
 GPU_PERSISTENCE_MODE = _gauge(_GPU, "poise_gpu_persistence_mode", "1 if persistence mode is on")
 GPU_MIG_MODE = _gauge(_GPU, "poise_gpu_mig_mode", "1 if the card is partitioned (MIG); Poise does not measure the instances")
+GPU_RECOVERY_ACTION = _gauge(
+    _GPU,
+    "poise_gpu_recovery_action",
+    "What the driver asks for: 0 nothing, 1 reset the card, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system",
+)
 GPU_CLOCK = _gauge(_GPU, "poise_gpu_clock_hertz", "Clock frequency now: graphics, sm, memory, video", "clock")
 GPU_CLOCK_MAX = _gauge(_GPU, "poise_gpu_clock_max_hertz", "Highest clock frequency of the card", "clock")
 GPU_CLOCKS_EVENT = _gauge(
@@ -207,6 +235,28 @@ GPU_CLOCKS_EVENT_SECONDS = _counter(
     "Time in which the reason held: from the driver's own counter, else integrated from its sampled mask",
     "reason",
 )
+GPU_ECC_ERRORS = _counter(_GPU, "poise_gpu_ecc_errors_total", "Memory errors since the driver was loaded: corrected, uncorrected", "type")
+GPU_ECC_ERRORS_LIFETIME = _counter(
+    _GPU, "poise_gpu_ecc_errors_lifetime_total", "Memory errors in the card's life: corrected, uncorrected", "type"
+)
+GPU_REMAPPED_ROWS = _gauge(
+    _GPU,
+    "poise_gpu_remapped_rows",
+    "Memory rows replaced by spare ones after errors: correctable, uncorrectable (Ampere and newer)",
+    "type",
+)
+GPU_REMAP_PENDING = _gauge(_GPU, "poise_gpu_remap_pending", "1 if a row waits to be remapped: the card needs a reset")
+GPU_REMAP_FAILED = _gauge(_GPU, "poise_gpu_remap_failed", "1 if a row could not be remapped: the card is to be replaced")
+GPU_RETIRED_PAGES = _gauge(
+    _GPU, "poise_gpu_retired_pages", "Memory pages taken out of use after errors, by cause: single_bit, double_bit (before Ampere)", "cause"
+)
+GPU_XID_ERRORS = _counter(
+    _GPU,
+    "poise_gpu_xid_errors_total",
+    "XID errors that the driver reported since the exporter started, by code; fatal codes start at 0",
+    "xid",
+)
+GPU_XID_LAST = _gauge(_GPU, "poise_gpu_xid_last_timestamp_seconds", "When this XID was last reported, Unix time", "xid")
 GPU_PCIE_LINK_GENERATION = _gauge(_GPU, "poise_gpu_pcie_link_generation", "PCIe generation of the link now; drops when idle")
 GPU_PCIE_LINK_GENERATION_MAX = _gauge(_GPU, "poise_gpu_pcie_link_generation_max", "Highest PCIe generation that card and slot allow")
 GPU_PCIE_LINK_WIDTH = _gauge(_GPU, "poise_gpu_pcie_link_width", "PCIe lanes in use")
@@ -218,6 +268,13 @@ GPU_NVLINK_TOTAL_TX = _counter(_GPU, "poise_gpu_nvlink_total_tx_bytes_total", "P
 GPU_NVLINK_TOTAL_RX = _counter(_GPU, "poise_gpu_nvlink_total_rx_bytes_total", "Payload bytes received over all links of the card")
 GPU_NVLINK_UP = _gauge(_GPU, "poise_gpu_nvlink_up", "1 if the link is active, 0 if it is not", "link")
 GPU_NVLINK_BANDWIDTH = _gauge(_GPU, "poise_gpu_nvlink_bandwidth_bytes_per_second", "What the link can carry in one direction", "link")
+GPU_NVLINK_ERRORS = _counter(
+    _GPU,
+    "poise_gpu_nvlink_errors_total",
+    "Errors of the link by type: replay, recovery, crc_flit, crc_data, ecc (to Hopper); symbol, effective, malformed, buffer_overrun, link_recovery_failed and others (Blackwell)",
+    "link",
+    "type",
+)
 GPU_NVLINK_PEER_INFO = _gauge(
     _GPU,
     "poise_gpu_nvlink_peer_info",
@@ -235,6 +292,12 @@ GPU_PAIR_INFO = _gauge(
     "peer_uuid",
     "path",
     "p2p",
+)
+GPU_FABRIC_STATE = _gauge(
+    _GPU,
+    "poise_gpu_fabric_state",
+    "Registration with the NVLink fabric, as a state set: not_supported, not_started, in_progress, completed",
+    "state",
 )
 GPU_PROCESS_MEMORY = _gauge(
     _GPU,
@@ -264,6 +327,21 @@ ENGINE_INFO = _gauge(
     "kv_connector",
     "role_source",
     "discovered",
+)
+ENGINE_POD_INFO = _gauge(
+    _ENGINE,
+    "poise_engine_pod_info",
+    "The pod and container in which the engine's process runs; empty where unknown; always 1",
+    "engine_namespace",
+    "engine_pod",
+    "engine_container",
+)
+ENGINE_NCCL_INFO = _gauge(
+    _ENGINE,
+    "poise_engine_nccl_info",
+    "Versions of the NCCL and CUDA runtime libraries that the engine's processes have loaded; always 1",
+    "nccl",
+    "cuda_runtime",
 )
 ENGINE_UP = _gauge(_ENGINE, "poise_engine_up", "1 if the engine's metrics page answered and was understood; 0 also while it loads")
 ENGINE_PROCESS_UP = _gauge(_ENGINE, "poise_engine_process_up", "1 while the engine's process lives; absent for an engine known by URL only")
@@ -359,6 +437,8 @@ ENGINE_KV_TRANSFER_LATE = _counter(
     "Transfers reported done after their lease ended: the blocks may have been reused before",
     "connector",
 )
+ENGINE_KV_OFFLOAD_LOAD = _counter(_WORK, "poise_engine_kv_offload_load_bytes_total", "KV bytes loaded back from the offloading tier")
+ENGINE_KV_OFFLOAD_STORE = _counter(_WORK, "poise_engine_kv_offload_store_bytes_total", "KV bytes stored to the offloading tier")
 ENGINE_SPEC_DRAFTS = _counter(_WORK, "poise_engine_spec_decode_drafts_total", "Drafts of speculative decoding")
 ENGINE_SPEC_DRAFT_TOKENS = _counter(_WORK, "poise_engine_spec_decode_draft_tokens_total", "Tokens proposed by speculative decoding")
 ENGINE_SPEC_ACCEPTED = _counter(_WORK, "poise_engine_spec_decode_accepted_tokens_total", "Proposed tokens that were accepted")
@@ -394,6 +474,22 @@ ENGINE_KV_TRANSFER_TIME = _histogram(
     "poise_engine_kv_transfer_seconds", "Duration of KV transfers; one per remote tensor-parallel rank", "connector"
 )
 ENGINE_KV_TRANSFER_BYTES = _histogram("poise_engine_kv_transfer_bytes", "Bytes of one KV transfer", "connector")
+
+# ---------------------------------------------------------------------------------------------------------------- router
+ROUTER_INFO = _gauge(
+    _ROUTER, "poise_router_info", "A router before engines of this deployment: vllm-router, production-stack, toy-proxy; always 1", "kind"
+)
+ROUTER_UP = _gauge(_ROUTER, "poise_router_up", "1 if the router answered, 0 if it was seen and does not")
+ROUTER_BACKEND_INFO = _gauge(
+    _ROUTER,
+    "poise_router_backend_info",
+    'An engine that the router sends to, by its role there; healthy is "true", "false" or "" where the router does not tell; always 1',
+    "engine",
+    "role",
+    "healthy",
+)
+ROUTER_REQUESTS = _counter(_ROUTER, "poise_router_requests_total", "Requests that the router sent on, by the role of the engine", "role")
+ROUTER_ERRORS = _counter(_ROUTER, "poise_router_errors_total", "Requests that failed on the way, by the role of the engine", "role")
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

@@ -152,6 +152,7 @@ class EngineConfig:
     cuda_visible_devices: str | None = None  # as set for the server; None: not set (or not readable, see environment_read)
     cuda_device_order: str | None = None
     environment_read: bool = False  # False: no permission or a foreign namespace, so `cuda_visible_devices` says nothing
+    communication: Mapping[str, str] = field(default_factory=dict)  # allow-listed NCCL_… and NIXL variables, as set for the server
 
     @property
     def world_size(self) -> int:
@@ -168,6 +169,32 @@ class EngineIdentity:
     role: Role
     role_source: str  # config, argv, router, default
     discovered: str  # argv, config
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """Where in Kubernetes (or a container engine) a process runs; "" where that is unknown."""
+
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Versions of libraries that an engine's processes have loaded ("2.27.3", "12.8"); "" where not loaded or not readable."""
+
+    nccl: str = ""
+    cuda_runtime: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the model's config.json says; None where it does not, or could not be read."""
+
+    attention_heads: int | None = None
+    kv_heads: int | None = None
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +259,9 @@ class ObservedEngine:
     client_connections: int | None = None
     notes: tuple[str, ...] = ()
     gpus_meant: int | None = None
+    pod: Pod | None = None
+    libraries: Libraries | None = None
+    model_shape: ModelShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +317,50 @@ class Engine:
         return tuple(card for card in self.visible or () if card.use is Use.OWN)
 
 
+# ----------------------------------------------------------------------------------------------------------------- routers
+@dataclass(frozen=True, slots=True)
+class RouterBackend:
+    """An engine as its router knows it: base URL, role there, health (None where the router does not tell), and our engine id ("" unknown)."""
+
+    url: str
+    role: Role
+    healthy: bool | None = None
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router before engines: `kind` is vllm-router, production-stack or toy-proxy. `readings` are its series (owner router).
+
+    `up` is False while it does not answer, and `error` then says why. `disaggregated`: it sends prefill and decode to different engines.
+    """
+
+    name: str
+    deployment: str
+    kind: str
+    url: str | None = None
+    pid: int | None = None
+    up: bool = False
+    error: str = ""
+    disaggregated: bool = False
+    backends: tuple[RouterBackend, ...] = ()
+    readings: Readings = field(default_factory=dict)
+
+
 # -------------------------------------------------------------------------------------------------------------------- node
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """A port of an InfiniBand or RoCE device of this node, from sysfs. `state` as written there ("ACTIVE"), byte counters since boot."""
+
+    device: str
+    port: int
+    state: str
+    link_layer: str  # InfiniBand, Ethernet
+    rate: str  # "400 Gb/sec (4X NDR)"
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
     """Versions as the driver tells them; `error` says in words why there is no driver, and is empty when there is one."""
@@ -311,6 +384,8 @@ class NodeSnapshot:
     collectors: tuple[CollectorStatus, ...] = ()
     kernel: str = ""
     gpu_process_readings: Mapping[str, Readings] = field(default_factory=dict)  # uuid → process and foreign memory, from the join
+    routers: tuple[Router, ...] = ()
+    rdma_ports: tuple[RdmaPort, ...] | None = None  # None: sysfs could not be read
 
     @property
     def simulated(self) -> bool:
