@@ -1,6 +1,6 @@
 """`poise exporter`: wires sources, checks, pages and server together, and leaves within two seconds when told to.
 
-The one place that knows all parts. Flags and their meaning are in settings.py.
+The one place that knows all parts. Flags are in setting_flags.py, what they mean in settings.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from poise.exporter import logs, settings
+from poise.exporter import logs, setting_flags, setting_values, settings
 from poise.exporter.assemble import Assembler, Published
 from poise.exporter.checks.runner import Runner
 from poise.exporter.engines.source import EngineSource
@@ -42,14 +42,14 @@ FIRST_SNAPSHOT_SECONDS = 3.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `poise exporter`."""
-    settings.add_arguments(parser, registry.SWITCHES)
+    setting_flags.add_arguments(parser, registry.SWITCHES)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT. 0 after such an end, 1 when a setting or the address is wrong."""
     try:
         chosen = settings.load(arguments, os.environ, registry.SWITCHES)
-        host, port = settings.parse_listen(chosen.listen)
+        host, port = setting_values.parse_listen(chosen.listen)
     except SettingsError as error:
         print(f"poise: {error}", file=sys.stderr)
         return FAILED
@@ -103,7 +103,7 @@ class Exporter:
 
     def __init__(self, chosen: ExporterSettings) -> None:
         node = socket.gethostname()
-        self._sampler = Sampler(registry.enabled(chosen.collectors), chosen.interval)
+        self._sampler = Sampler(registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors), chosen.interval)
         self._engines = EngineSource(node, chosen.engines, discover=chosen.discover, interval=chosen.engine_interval)
         self._assembler = Assembler(
             self._sampler,

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from poise.exporter import doctor_text, logs, settings
+from poise.exporter import doctor_text, logs, setting_flags, setting_values, settings
 from poise.exporter.checks.document import FORMAT, document
 from poise.exporter.command import Exporter
 from poise.exporter.engines.fetch import Fetcher, FetchError
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour (default auto: in a terminal only)")
-    settings.add_arguments(parser, registry.SWITCHES)
+    setting_flags.add_arguments(parser, registry.SWITCHES)
     parser.set_defaults(log_level="error")
 
 
@@ -132,7 +132,7 @@ def fetch(url: str) -> dict[str, Any]:
 def _look_here(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool]:
     chosen = settings.load(arguments, os.environ, registry.SWITCHES)
     try:
-        window = settings.parse_duration(arguments.window)
+        window = setting_values.parse_duration(arguments.window)
     except ValueError as error:
         raise CouldNotLook(f"--window={arguments.window}: {error}") from None
     logs.set_up(chosen.log_level, chosen.log_format)

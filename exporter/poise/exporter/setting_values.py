@@ -112,6 +112,13 @@ def expected_gpus(value: object) -> int:
     return value
 
 
+def path(value: object) -> str:
+    """The path of a file; empty for none."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("expected the path of a file")
+    return value.strip()
+
+
 def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
     """A parser that takes these words only."""
 

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from poise.exporter import setting_values
-from poise.exporter.setting_values import parse_duration as parse_duration
-from poise.exporter.setting_values import parse_listen as parse_listen
-from poise.exporter.snapshot import Role
+from poise.exporter import engine_specs, setting_values
+from poise.exporter.engine_specs import EngineSpec
 
 DEFAULT_LISTEN = "0.0.0.0:9747"  # an exporter is scraped from other machines, like every exporter
 DEFAULT_INTERVAL = 1.0
@@ -41,27 +39,11 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """An engine that the user named: `url` is its base URL without path or query; deployment and role are empty when not given.
-
-    `gpus`: how many cards of this node it is meant to use; None when that was not said.
-    """
-
-    name: str
-    url: str
-    deployment: str = ""
-    role: Role | None = None
-    gpus: int | None = None
-
-
-#: What can be said of an engine, in `poise.toml` and behind `--engine NAME=URL`.
-_ENGINE_KEYS = tuple(item.name for item in fields(EngineSpec))
-_ENGINE_OPTIONS = tuple(key for key in _ENGINE_KEYS if key not in ("name", "url"))
-
-
-@dataclass(frozen=True, slots=True)
 class ExporterSettings:
-    """Everything that can be set, with its defaults. Intervals in seconds. `collectors` holds only what was switched by the user."""
+    """Everything that can be set, with its defaults. Intervals in seconds.
+
+    `collectors` holds only what the user switched; `web_config_file` is empty for plain HTTP that asks nobody who he is.
+    """
 
     listen: str = DEFAULT_LISTEN
     interval: float = DEFAULT_INTERVAL
@@ -70,85 +52,13 @@ class ExporterSettings:
     discover: bool = True
     expected_gpus: int | None = None
     collectors: Mapping[str, bool] = field(default_factory=dict)
+    disable_default_collectors: bool = False
+    web_config_file: str = ""
     log_level: str = "info"
     log_format: str = "text"
 
 
-# ------------------------------------------------------------------------------------------------- engines and collectors
-def parse_engine(text: str) -> EngineSpec:
-    """An engine from ``NAME=URL[,deployment=…][,role=mixed|prefill|decode][,gpus=N]``.
-
-    Raises:
-        ValueError: what is wrong with it, in words.
-    """
-    head, *options = text.split(",")
-    name, equals, url = head.partition("=")
-    if not equals:
-        raise ValueError("expected NAME=URL, for example qwen=http://10.0.0.5:8000")
-    values = {"name": name.strip(), "url": url.strip()}
-    for option in options:
-        key, equals, value = option.partition("=")
-        key = key.strip()
-        if not equals or key not in _ENGINE_OPTIONS:
-            raise ValueError(f"unknown option {key!r}; known are {', '.join(f'{known}=' for known in _ENGINE_OPTIONS)}")
-        values[key] = value.strip()
-    return _engine(values)
-
-
-def _engine(values: Mapping[str, Any]) -> EngineSpec:
-    """An engine from a table; raises ValueError naming the key."""
-    unknown = set(values) - set(_ENGINE_KEYS)
-    if unknown:
-        raise ValueError(f"unknown key {min(unknown)!r}; known are {', '.join(_ENGINE_KEYS)}")
-    for key, value in values.items():
-        if key != "gpus" and not isinstance(value, str):
-            raise ValueError(f"{key} must be text, not {value!r}")
-    name = values.get("name", "")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", name):
-        raise ValueError(f"name {name!r} must be letters, digits and . _ : / - (at most 128), and start with a letter or digit")
-    if setting_values.is_loopback(name.partition(":")[0]):
-        # The name is the label `engine`, which all nodes of a fleet read: loopback is another machine to each of them.
-        raise ValueError(f"name {name!r} is a loopback address; choose a name that tells the engine from those of other nodes")
-    role = values.get("role", "")
-    if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
-        raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
-    return EngineSpec(
-        name,
-        setting_values.base_url(values.get("url", "")),
-        values.get("deployment", ""),
-        Role(role) if role else None,
-        _gpus(values["gpus"]) if "gpus" in values else None,
-    )
-
-
-def _gpus(value: object) -> int:
-    """How many cards an engine is meant to use; raises ValueError naming the key."""
-    try:
-        gpus = setting_values.expected_gpus(value)
-    except ValueError:
-        gpus = 0
-    if not gpus:
-        raise ValueError(f"gpus {value!r} is not a number of cards from 1 to 1024")
-    return gpus
-
-
-def _engines(value: object) -> tuple[EngineSpec, ...]:
-    """From a TOML list of tables, or from text with engines separated by blanks or semicolons."""
-    if isinstance(value, str):
-        return tuple(parse_engine(item) for item in re.split(r"[;\s]+", value) if item)
-    if not isinstance(value, list):
-        raise ValueError("expected a list of tables with name and url")
-    engines = []
-    for item in value:
-        if isinstance(item, str):
-            engines.append(parse_engine(item))
-        elif isinstance(item, dict):
-            engines.append(_engine(item))
-        else:
-            raise ValueError(f"expected a table with name and url, not {item!r}")
-    return tuple(engines)
-
-
+# --------------------------------------------------------------------------------------------------------------- collectors
 def _collectors(value: object) -> dict[str, bool]:
     """From a TOML table of booleans, or from text such as ``nvlink=off,bar1=on``."""
     if isinstance(value, str):
@@ -170,12 +80,22 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "listen": setting_values.listen,
     "interval": setting_values.interval,
     "engine_interval": setting_values.interval,
-    "engines": _engines,
+    "engines": engine_specs.engines,
     "discover": setting_values.boolean,
     "expected_gpus": setting_values.expected_gpus,
     "collectors": _collectors,
+    "disable_default_collectors": setting_values.boolean,
+    "web_config_file": setting_values.path,
     "log_level": setting_values.one_of(LOG_LEVELS),
     "log_format": setting_values.one_of(LOG_FORMATS),
+}
+
+
+#: Flags that are not called as their key is. `--web.config.file` and `--collector.disable-defaults` are what Prometheus' exporters call them.
+_FLAGS = {
+    "engines": "--engine",
+    "disable_default_collectors": "--collector.disable-defaults",
+    "web_config_file": "--web.config.file",
 }
 
 
@@ -252,7 +172,7 @@ def from_flags(base: ExporterSettings, arguments: argparse.Namespace) -> Exporte
         value = getattr(arguments, key, None)
         if value is None:
             continue
-        flag = "--engine" if key == "engines" else "--" + key.replace("_", "-")
+        flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
         try:
             changes[key] = parser(value)
         except ValueError as error:
@@ -318,6 +238,9 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
     path = Path(named or "poise.toml")
     if named or _is_there(path):
         settings = from_table(settings, read_file(path), str(path))
+        if settings.web_config_file:
+            # A file that a file names is looked for beside it; one that a flag or a variable names, in the working directory.
+            settings = replace(settings, web_config_file=str(path.parent / settings.web_config_file))
     settings = from_flags(from_environment(settings, environment), arguments)
     known = tuple(collectors)
     for name in settings.collectors:
@@ -328,46 +251,6 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
         if names.count(name) > 1:
             raise SettingsError(f"--engine={name}: two engines have this name; give each its own")
     return settings
-
-
-# -------------------------------------------------------------------------------------------------------------------- flags
-class _SwitchCollector(argparse.Action):
-    """Stores ``--collector.NAME`` and ``--no-collector.NAME`` in one dictionary."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option_string: str | None = None
-    ) -> None:
-        switches = dict(getattr(namespace, "collectors", None) or {})
-        option = option_string or ""
-        switches[option.rpartition("collector.")[2]] = not option.startswith("--no-")
-        namespace.collectors = switches
-
-
-def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]) -> None:
-    """Adds every flag of the exporter. `collectors`: name → help of each collector that can be switched."""
-    parser.add_argument("--config", metavar="FILE", help="configuration file (default: poise.toml here, if there is one)")
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve; :PORT for IPv4 and IPv6 (default: {DEFAULT_LISTEN})")
-    parser.add_argument("--interval", metavar="DURATION", help=f"how often each card is read (default: {DEFAULT_INTERVAL:g}s)")
-    parser.add_argument(
-        "--engine-interval", metavar="DURATION", help=f"how often each engine is asked (default: {DEFAULT_ENGINE_INTERVAL:g}s)"
-    )
-    parser.add_argument(
-        "--engine",
-        dest="engines",
-        action="append",
-        metavar="NAME=URL[,deployment=D][,role=R][,gpus=N]",
-        help="an engine to watch besides those found on this node; role: mixed, prefill, decode; gpus: how many cards of this node it is "
-        "meant to use; repeatable",
-    )
-    parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines in /proc")
-    parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="least level to log (default: info)")
-    parser.add_argument("--log-format", choices=LOG_FORMATS, help="text or one JSON object per line (default: text)")
-    group = parser.add_argument_group("collectors", "all are on; switch one off with --no-collector.NAME")
-    for name, text in collectors.items():
-        group.add_argument(
-            f"--collector.{name}", f"--no-collector.{name}", dest="collectors", action=_SwitchCollector, nargs=0, default=None, help=text
-        )
 
 
 def field_names() -> tuple[str, ...]:

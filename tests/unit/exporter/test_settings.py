@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.exporter import settings
-from poise.exporter.settings import EngineSpec, ExporterSettings, SettingsError, parse_duration, parse_engine, parse_listen
+from poise.exporter import setting_flags, settings
+from poise.exporter.engine_specs import EngineSpec, parse_engine
+from poise.exporter.setting_values import parse_duration, parse_listen
+from poise.exporter.settings import ExporterSettings, SettingsError
 from poise.exporter.snapshot import Role
 
 COLLECTORS = {"nvlink": "bytes over NVLink", "power": "power of each card"}
@@ -19,7 +21,7 @@ COLLECTORS = {"nvlink": "bytes over NVLink", "power": "power of each card"}
 
 def load(*flags: str, environment: dict[str, str] | None = None) -> ExporterSettings:
     parser = argparse.ArgumentParser()
-    settings.add_arguments(parser, COLLECTORS)
+    setting_flags.add_arguments(parser, COLLECTORS)
     return settings.load(parser.parse_args(list(flags)), environment or {}, COLLECTORS)
 
 

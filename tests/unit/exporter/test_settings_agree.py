@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from poise.exporter import settings
+from poise.exporter import setting_flags, settings
+from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.nvml import registry
-from poise.exporter.settings import EngineSpec, ExporterSettings
+from poise.exporter.settings import ExporterSettings
 from poise.exporter.snapshot import Role
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -42,6 +43,8 @@ SAID = {
     "discover": Said("false", "no", ["--no-discover"], False),
     "expected_gpus": Said("8", "8", ["--expected-gpus=8"], 8),
     "collectors": Said("{codec = false}", "codec=off", ["--no-collector.codec"], {"codec": False}),
+    "disable_default_collectors": Said("true", "yes", ["--collector.disable-defaults"], True),
+    "web_config_file": Said('"web.yml"', "web.yml", ["--web.config.file=web.yml"], "web.yml"),
     "log_level": Said('"debug"', "debug", ["--log-level=debug"], "debug"),
     "log_format": Said('"json"', "json", ["--log-format=json"], "json"),
 }
@@ -49,7 +52,7 @@ SAID = {
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser()
-    settings.add_arguments(made, registry.SWITCHES)
+    setting_flags.add_arguments(made, registry.SWITCHES)
     return made
 
 

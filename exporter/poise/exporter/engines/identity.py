@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
+from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Role
 
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).

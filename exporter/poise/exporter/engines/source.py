@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.discovery import FoundEngine, find_engines
 from poise.exporter.engines.identity import Located, Member, Roster, url_host
 from poise.exporter.engines.locate import Locator
@@ -22,7 +23,6 @@ from poise.exporter.engines.poll import Poll, Poller
 from poise.exporter.engines.table import ProcessKey, ProcessTable
 from poise.exporter.procfs import ProcFs
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine
 
 #: How often /proc is scanned, in seconds.

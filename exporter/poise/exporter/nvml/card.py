@@ -189,3 +189,5 @@ class Collector:
     interval: float | None = None
     #: False for what a card cannot be published without.
     optional: bool = True
+    #: False for what runs only when it was switched on by name, because it costs more than it mostly gives.
+    on_by_default: bool = True

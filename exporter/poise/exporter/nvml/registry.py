@@ -39,10 +39,14 @@ ALL: tuple[Collector, ...] = (
     clocks.LIMITS,
 )
 
-#: Name → help of the collectors that can be switched off.
-SWITCHES: dict[str, str] = {collector.name: collector.help for collector in ALL if collector.optional}
+#: Name → help of the collectors that can be switched on and off.
+SWITCHES: dict[str, str] = {
+    collector.name: collector.help + ("" if collector.on_by_default else " (off by default)") for collector in ALL if collector.optional
+}
 
 
-def enabled(switches: Mapping[str, bool]) -> tuple[Collector, ...]:
-    """The collectors that run, given what the user switched."""
-    return tuple(collector for collector in ALL if not collector.optional or switches.get(collector.name, True))
+def enabled(switches: Mapping[str, bool], *, defaults: bool = True, among: tuple[Collector, ...] = ALL) -> tuple[Collector, ...]:
+    """The collectors that run, given what the user switched; without `defaults` only those that he switched on."""
+    return tuple(
+        collector for collector in among if not collector.optional or switches.get(collector.name, defaults and collector.on_by_default)
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, url_host, url_of
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import Role
 
 

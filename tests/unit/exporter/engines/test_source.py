@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from poise.exporter import metrics as m
+from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource, is_this_node
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
-from poise.exporter.settings import EngineSpec
 from poise.exporter.snapshot import CollectorStatus, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Role
 
 from tests import recorded

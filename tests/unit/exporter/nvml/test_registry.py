@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import replace
 
 from poise.exporter import metrics as m
-from poise.exporter import settings
+from poise.exporter import setting_flags
 from poise.exporter.metrics import Owner
 from poise.exporter.nvml import registry
 
@@ -28,7 +29,7 @@ def test_names_are_unique_and_helped() -> None:
 
 def test_every_collector_but_the_identity_has_a_switch() -> None:
     parser = argparse.ArgumentParser()
-    settings.add_arguments(parser, registry.SWITCHES)
+    setting_flags.add_arguments(parser, registry.SWITCHES)
     text = " ".join(parser.format_help().split())
     for name, words in registry.SWITCHES.items():
         assert f"--collector.{name}" in text
@@ -40,4 +41,16 @@ def test_every_collector_but_the_identity_has_a_switch() -> None:
 def test_a_switched_off_collector_does_not_run_and_the_identity_always_does() -> None:
     off = dict.fromkeys((collector.name for collector in registry.ALL), False)
     assert [collector.name for collector in registry.enabled(off)] == ["identity"]
-    assert registry.enabled({}) == registry.ALL
+    assert registry.enabled({}) == tuple(collector for collector in registry.ALL if collector.on_by_default)
+
+
+def test_without_defaults_only_what_was_switched_on_runs() -> None:
+    assert [collector.name for collector in registry.enabled({}, defaults=False)] == ["identity"]
+    switched = registry.enabled({"power": True, "memory": False}, defaults=False)
+    assert [collector.name for collector in switched] == ["identity", "power"]
+
+
+def test_what_is_off_by_default_runs_once_it_is_switched_on() -> None:
+    costly = replace(next(collector for collector in registry.ALL if collector.name == "bar1"), on_by_default=False)
+    assert registry.enabled({}, among=(costly,)) == ()
+    assert registry.enabled({"bar1": True}, defaults=False, among=(costly,)) == (costly,)
