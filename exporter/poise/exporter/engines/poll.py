@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from dataclasses import dataclass, replace
 from poise.exporter.engines import dialects
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.engines.page import Limits, PageError, PageParser
+from poise.exporter.engines.repeat import Repeater
 from poise.exporter.snapshot import EnginePage
 
 #: One poll takes at most this share of the interval, and at most `LONGEST_POLL` seconds: polls of one engine must not run into each other.
@@ -27,8 +26,6 @@ LOADING_INTERVAL = 2.0
 #: The version does not change while a process lives, but not every server tells one: ask again this often, in seconds.
 VERSION_RETRY = 60.0
 VERSION_SIZE_LIMIT = 64 * 1024
-#: Share of the interval by which polls are spread, so that engines of a fleet are not all asked at once.
-JITTER = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -74,23 +71,27 @@ class Poller:
         self._parser = PageParser(dialects.wanted, self._limits)
         self._latest = Poll()
         self._latest_at = clock()
-        self._stopped = threading.Event()
         self._version = ""
         self._version_asked: float | None = None
-        self._thread = threading.Thread(target=self._run, name=f"poise-poll-{url}", daemon=True)
+        self._repeater = Repeater(f"poise-poll-{url}", self._turn, clock)
 
     def start(self) -> None:
         """Starts polling."""
-        self._thread.start()
+        self._repeater.start()
 
     def stop(self) -> None:
         """Ends a poll in flight and the thread; does not wait for it."""
-        self._stopped.set()
+        self._repeater.stop()
         self._fetcher.abort()
 
     def join(self, timeout: float) -> None:
         """Waits at most `timeout` seconds for the thread to end."""
-        self._thread.join(timeout)
+        self._repeater.join(timeout)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._repeater.alive
 
     @property
     def latest(self) -> Poll:
@@ -100,23 +101,18 @@ class Poller:
             return replace(poll, page=None, error="the page is stale: the last poll does not end", failed=True)
         return poll
 
-    def _run(self) -> None:
-        due = self._clock()
-        while not self._stopped.is_set():
-            try:
-                self.poll_once()
-            except Exception as problem:
-                # A page that breaks the reader itself must not end the polling; what it broke is told and counted.
-                _log.exception("reading the page of %s failed", self.url)
-                failures = self._latest.failures + 1
-                self._latest = replace(
-                    self._latest, page=None, error=f"internal error: {type(problem).__name__}", failed=True, failures=failures
-                )
-            loading = self._latest.page is None and not self._latest.failed
-            pause = min(self.interval, LOADING_INTERVAL) if loading else self.interval
-            due += pause * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - spreads load, hides nothing
-            due = max(due, self._clock())
-            self._stopped.wait(due - self._clock())
+    def _turn(self) -> float:
+        try:
+            self.poll_once()
+        except Exception as problem:
+            # A page that breaks the reader itself must not end the polling; what it broke is told and counted.
+            _log.exception("reading the page of %s failed", self.url)
+            failures = self._latest.failures + 1
+            self._latest = replace(
+                self._latest, page=None, error=f"internal error: {type(problem).__name__}", failed=True, failures=failures
+            )
+        loading = self._latest.page is None and not self._latest.failed
+        return min(self.interval, LOADING_INTERVAL) if loading else self.interval
 
     def poll_once(self) -> Poll:
         """Fetches, parses and translates the page now; the result is also what `latest` gives."""
@@ -131,7 +127,7 @@ class Poller:
             rtt = answer.connect_seconds
             if "html" in answer.content_type.lower():
                 raise PageError("the answer is HTML, no metrics page")
-            samples = self._parser.parse(answer.body, expired=lambda: self._clock() > deadline or self._stopped.is_set())
+            samples = self._parser.parse(answer.body, expired=lambda: self._clock() > deadline or self._repeater.stopped)
             version = self._engine_version(deadline)
             page = dialects.read_page(samples, version, polled_at, self._clock() - started)
         except FetchError as problem:

@@ -184,7 +184,7 @@ def test_it_polls_again_and_again_and_stops(server: PageServer) -> None:
     wait_for(lambda: [path for path, _ in server.requests].count("/metrics") >= 3)
     poller.stop()
     poller.join(DEADLINE)
-    assert not poller._thread.is_alive()
+    assert not poller.alive
 
 
 @pytest.mark.parametrize("fault", [recorded.drip, recorded.silence])
@@ -195,7 +195,7 @@ def test_stopping_ends_a_poll_in_flight(server: PageServer, fault: Callable[[Pag
     wait_for(lambda: bool(server.requests))
     poller.stop()
     poller.join(5.0)  # the poll itself would have gone on for 10 s
-    assert not poller._thread.is_alive()
+    assert not poller.alive
 
 
 def test_a_stopped_fetcher_refuses_at_once(server: PageServer) -> None:

@@ -269,7 +269,7 @@ def test_stopping_ends_every_thread_even_with_an_engine_that_hangs(fake: FakePro
     wait_for(lambda: bool(server.requests))
     poller = source._pollers["slow"][1]
     source.stop()
-    wait_for(lambda: not source._thread.is_alive() and not poller._thread.is_alive())
+    wait_for(lambda: not source._thread.is_alive() and not poller.alive)
     source.scan_once()
     assert set(source._pollers) == {"slow"}  # nothing is started once it was stopped
 
