@@ -89,15 +89,16 @@ def test_a_star_hits_every_function_of_a_card_and_finding_it(simulate: Callable[
     assert n.nvmlDeviceGetName(n.nvmlDeviceGetHandleByIndex(0)) == "Simulated NVIDIA H20-3e"
 
 
-def test_a_delay_passes_before_the_answer(simulate: Callable[[str], Simulation]) -> None:
+@pytest.mark.parametrize("delay", [0.2, 50e-6])
+def test_a_delay_passes_before_the_answer(delay: float, simulate: Callable[[str], Simulation]) -> None:
     simulation = simulate("h20x2")
     n = simulation.pynvml
     n.nvmlInit()
     handle = n.nvmlDeviceGetHandleByIndex(0)
-    simulation.node.inject("nvmlDeviceGetPowerUsage", delay=0.2)
+    simulation.node.inject("nvmlDeviceGetPowerUsage", delay=delay)
     began = time.monotonic()
     assert n.nvmlDeviceGetPowerUsage(handle) == 75000
-    assert time.monotonic() - began >= 0.2
+    assert time.monotonic() - began >= delay
 
 
 def test_a_hang_holds_its_card_until_released_and_no_other(simulate: Callable[[str], Simulation]) -> None:

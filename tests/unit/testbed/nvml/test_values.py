@@ -207,7 +207,8 @@ CASES: dict[str, tuple[Callable[[SimulatedGPU], None], dict[str, Any]]] = {
             **every_scope(1, 0),
             **every_scope(2, 0),
             **{f"Ecc {kind} {counter}": "error 3" for kind in range(2) for counter in range(2)},
-            **{f"field {field}{scope}": "error 3" for field in range(3, 29) for scope in SCOPES},
+            **{f"field {field}{scope}": "error 3" for field in (*range(3, 29), *range(142, 146)) for scope in SCOPES},
+            **{f"Rows.{name}": "error 3" for name in ("correctable", "uncorrectable", "pending", "failed")},
         },
     ),
     "remapped rows": (
@@ -223,10 +224,7 @@ CASES: dict[str, tuple[Callable[[SimulatedGPU], None], dict[str, Any]]] = {
             **every_scope(145, 1),
         },
     ),
-    "retired pages": (
-        lambda g: g.set_retired_pages(single_bit=3, double_bit=1, pending=True),
-        {**every_scope(29, 3), **every_scope(30, 1), **every_scope(31, 1), **every_scope(93, 1)},
-    ),
+    "retired pages are of older cards": (lambda g: g.set_retired_pages(single_bit=3, double_bit=1, pending=True), {}),
     "recovery action": (lambda g: g.set_recovery_action(RecoveryAction.GPU_RESET), every_scope(230, 1)),
     "persistence": (lambda g: g.set_persistence(False), {"PersistenceMode": 0}),
     "a field that nothing stands behind": (lambda g: g.set_field(236, 77, 3), every_scope(236, 77)),
@@ -260,11 +258,23 @@ def test_mig_takes_away_what_the_whole_card_cannot_tell(simulate: Callable[[str]
     refused = {name for name, value in changed.items() if value == "error 3"}
     engines = {"Utilization.gpu", "Utilization.memory", "Encoder", "Decoder", "Jpg", "Ofa"}
     rows = {f"Rows.{name}" for name in ("correctable", "uncorrectable", "pending", "failed")}
+    rows |= {f"field {field}{scope}" for field in range(142, 146) for scope in SCOPES}
     assert refused == engines | rows
     assert {name: value for name, value in changed.items() if name not in refused} == {
         "MigMode.current": 1,
         "MigMode.pending": 1,
     }
+
+
+def test_cards_before_ampere_retire_pages_and_remap_no_rows(simulate: Callable[[str], Simulation]) -> None:
+    simulation = simulate("v100x2")
+    n, card = simulation.pynvml, simulation.node.gpus[0]
+    n.nvmlInit()
+    handle = n.nvmlDeviceGetHandleByIndex(0)
+    before = read_card(n, handle)
+    card.set_retired_pages(single_bit=3, double_bit=1, pending=True)
+    card.set_remapped_rows(correctable=2)
+    assert moved(before, read_card(n, handle)) == {**every_scope(29, 3), **every_scope(30, 1), **every_scope(31, 1), **every_scope(93, 1)}
 
 
 def test_blackwell_counts_links_by_other_fields(simulate: Callable[[str], Simulation]) -> None:

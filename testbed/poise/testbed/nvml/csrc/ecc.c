@@ -77,9 +77,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEcc
 
 /* ---- row remapping: Ampere and newer ---- */
 
-static nvmlReturn_t remaps(const struct card_state *card)
+nvmlReturn_t remaps_rows(const struct card_state *card)
 {
-    return card->architecture < NVML_DEVICE_ARCH_AMPERE || card->mig_current ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+    int remaps = card->ecc_current && card->architecture >= NVML_DEVICE_ARCH_AMPERE && !card->mig_current;
+    return remaps ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable,
@@ -94,7 +95,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int 
         *pending = card->remap_pending;
         *failed = card->remap_failed;
     }
-    return remaps(card);
+    return remaps_rows(card);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device, nvmlRemappedRowsInfo_v2_t *info)
@@ -108,7 +109,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device, nvmlRemapp
         info->bPending = card->remap_pending;
         info->bFailureOccurred = card->remap_failed;
     }
-    return remaps(card);
+    return remaps_rows(card);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t *values)
@@ -122,7 +123,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlR
         values->low = card->remap_histogram[3];
         values->none = card->remap_histogram[4];
     }
-    return remaps(card);
+    return remaps_rows(card);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, nvmlRepairStatus_t *status)
@@ -131,18 +132,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, nvmlRepairSta
     if (status->version != nvmlRepairStatus_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     status->bChannelRepairPending = 0;
     status->bTpcRepairPending = 0;
-    return remaps(card);
+    return remaps_rows(card);
 }
 
 /* ---- page retirement: the way before Ampere ---- */
 
 #define PAGE_BYTES 65536ull /* retired pages are 64 KiB; simulated ones follow each other */
 
+nvmlReturn_t retires_pages(const struct card_state *card)
+{
+    int retires = card->ecc_current && card->architecture < NVML_DEVICE_ARCH_AMPERE;
+    return retires ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
 static nvmlReturn_t retired(const struct card_state *card, nvmlPageRetirementCause_t cause, unsigned int *count,
                             unsigned long long *addresses, unsigned long long *timestamps)
 {
     if ((unsigned int)cause >= NVML_PAGE_RETIREMENT_CAUSE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
-    if (card->architecture >= NVML_DEVICE_ARCH_AMPERE) return NVML_ERROR_NOT_SUPPORTED;
+    nvmlReturn_t refused = retires_pages(card);
+    if (refused != NVML_SUCCESS) return refused;
     unsigned int room = addresses == NULL ? 0 : *count;
     *count = card->retired_pages[cause];
     if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -171,7 +179,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, nvmlPageRe
 EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *pending)
 {
     ENTER(nvmlDeviceGetRetiredPagesPendingStatus, device, pending);
-    if (card->architecture >= NVML_DEVICE_ARCH_AMPERE) return NVML_ERROR_NOT_SUPPORTED;
+    nvmlReturn_t refused = retires_pages(card);
+    if (refused != NVML_SUCCESS) return refused;
     *pending = card->retired_pending[0] || card->retired_pending[1] ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
 }

@@ -201,7 +201,13 @@ static nvmlReturn_t forbidden(const struct card_state *card, uint32_t id)
     int is_ecc = id >= NVML_FI_DEV_ECC_SBE_VOL_TOTAL && id <= NVML_FI_DEV_ECC_DBE_AGG_CBU;
     int is_limit = id >= NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT && id <= NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT;
 
+    int is_retired = id == NVML_FI_DEV_RETIRED_SBE || id == NVML_FI_DEV_RETIRED_DBE || id == NVML_FI_DEV_RETIRED_PENDING ||
+                     id == NVML_FI_DEV_RETIRED_PENDING_SBE || id == NVML_FI_DEV_RETIRED_PENDING_DBE;
+    int is_remapped = id >= NVML_FI_DEV_REMAPPED_COR && id <= NVML_FI_DEV_REMAPPED_FAILURE;
+
     if (is_ecc && !card->ecc_current) return NVML_ERROR_NOT_SUPPORTED;
+    if (is_retired) return retires_pages(card);
+    if (is_remapped) return remaps_rows(card);
     if (is_limit && !card->limit_offset_given) return NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }

@@ -43,7 +43,7 @@ nvmlReturn_t gate_injected(struct state *state, enum function_number function, i
 
         nvmlReturn_t error = (nvmlReturn_t)rule->error;
         __atomic_add_fetch(&rule->hits, 1, __ATOMIC_RELAXED);
-        if (rule->delay_us) sleep_us(rule->delay_us);
+        if (rule->delay_us) delay_us(rule->delay_us);
         if (rule->hang) hold(rule, token);
         if (error != NVML_SUCCESS) return error;
     }

@@ -89,9 +89,12 @@ nvmlReturn_t copy_text(char *target, unsigned int size, const char *text, size_t
 uint64_t realtime_us(void);
 uint64_t monotonic_us(void);
 void sleep_us(uint64_t microseconds);
+void delay_us(uint64_t microseconds); /* exact: a short delay keeps the core, as a call into the kernel does */
 
 /* ---- shared between topics ---- */
 void fill_pci_info(nvmlPciInfo_t *info, const struct card_state *card);  /* identity.c */
 nvmlReturn_t link_of(const struct state *state, const struct card_state *card, unsigned int link); /* nvlink.c */
+nvmlReturn_t remaps_rows(const struct card_state *card);   /* ecc.c: SUCCESS or why there is no such thing on the card */
+nvmlReturn_t retires_pages(const struct card_state *card); /* ecc.c */
 
 #endif

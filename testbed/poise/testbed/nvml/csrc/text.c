@@ -1,4 +1,4 @@
-/* text.c — copying texts into callers' buffers, clocks and sleeping. */
+/* text.c — copying texts into callers' buffers, clocks, sleeping and delaying. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -31,4 +31,21 @@ void sleep_us(uint64_t microseconds)
 {
     struct timespec left = {(time_t)(microseconds / 1000000u), (long)(microseconds % 1000000u) * 1000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
+}
+
+/* The kernel wakes a sleeper some 60 us late, which is more than most calls of a driver take. */
+#define SHORT_DELAY_US 1000u
+
+void delay_us(uint64_t microseconds)
+{
+    struct timespec begun, now;
+
+    if (microseconds >= SHORT_DELAY_US) {
+        sleep_us(microseconds);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((uint64_t)((now.tv_sec - begun.tv_sec) * 1000000000ll + now.tv_nsec - begun.tv_nsec) < microseconds * 1000u);
 }
