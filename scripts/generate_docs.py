@@ -77,6 +77,13 @@ are `1s`, `500ms`, `1m30s`.
     role = "prefill"
     gpus = 2              # it is meant to use two cards of this node: then cards that it leaves are left on purpose
 
+    [[exporter.routers]]
+    name = "qwen-router"
+    url = "http://127.0.0.1:30000"
+    deployment = "qwen-32b"
+    kind = "vllm-router"  # or production-stack, toy-proxy; as it answers when left out
+    metrics = "http://127.0.0.1:29000"
+
     [exporter.collectors]
     codec = false
 

@@ -5,12 +5,11 @@ This file knows no layer of settings and asks no engine.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from poise.exporter import setting_values
+from poise.exporter import named_specs, setting_values
 from poise.exporter.snapshot import Role
 
 
@@ -39,42 +38,19 @@ def parse_engine(text: str) -> EngineSpec:
     Raises:
         ValueError: what is wrong with it, in words.
     """
-    head, *options = text.split(",")
-    name, equals, url = head.partition("=")
-    if not equals:
-        raise ValueError("expected NAME=URL, for example qwen=http://10.0.0.5:8000")
-    values = {"name": name.strip(), "url": url.strip()}
-    for option in options:
-        key, equals, value = option.partition("=")
-        key = key.strip()
-        if not equals or key not in _ENGINE_OPTIONS:
-            raise ValueError(f"unknown option {key!r}; known are {', '.join(f'{known}=' for known in _ENGINE_OPTIONS)}")
-        values[key] = value.strip()
-    return _engine(values)
+    return _engine(named_specs.table_from_text(text, _ENGINE_OPTIONS, "qwen=http://10.0.0.5:8000"))
 
 
 def _engine(values: Mapping[str, Any]) -> EngineSpec:
     """An engine from a table; raises ValueError naming the key."""
-    unknown = set(values) - set(_ENGINE_KEYS)
-    if unknown:
-        raise ValueError(f"unknown key {min(unknown)!r}; known are {', '.join(_ENGINE_KEYS)}")
-    for key, value in values.items():
-        if key != "gpus" and not isinstance(value, str):
-            raise ValueError(f"{key} must be text, not {value!r}")
-    name = values.get("name", "")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", name):
-        raise ValueError(f"name {name!r} must be letters, digits and . _ : / - (at most 128), and start with a letter or digit")
-    if setting_values.is_loopback(name.partition(":")[0]):
-        # The name is the label `engine`, which all nodes of a fleet read: loopback is another machine to each of them.
-        raise ValueError(f"name {name!r} is a loopback address; choose a name that tells the engine from those of other nodes")
-    role = values.get("role", "")
-    if role and role not in (Role.MIXED, Role.PREFILL, Role.DECODE):
-        raise ValueError(f"role {role!r} is not one of mixed, prefill, decode")
+    named_specs.check_keys(values, _ENGINE_KEYS, no_text=("gpus",))
+    name = named_specs.checked_name(values.get("name", ""), "engine")
+    role = role_word(values["role"]) if values.get("role") else None
     return EngineSpec(
         name,
         setting_values.base_url(values.get("url", "")),
         values.get("deployment", ""),
-        Role(role) if role else None,
+        role,
         _gpus(values["gpus"]) if "gpus" in values else None,
     )
 
@@ -90,18 +66,13 @@ def _gpus(value: object) -> int:
     return gpus
 
 
+def role_word(text: str) -> Role:
+    """A role that a person may give an engine; raises ValueError naming it."""
+    if text not in (Role.MIXED, Role.PREFILL, Role.DECODE):
+        raise ValueError(f"role {text!r} is not one of mixed, prefill, decode")
+    return Role(text)
+
+
 def engines(value: object) -> tuple[EngineSpec, ...]:
     """From a TOML list of tables, or from text with engines separated by blanks or semicolons."""
-    if isinstance(value, str):
-        return tuple(parse_engine(item) for item in re.split(r"[;\s]+", value) if item)
-    if not isinstance(value, list):
-        raise ValueError("expected a list of tables with name and url")
-    found = []
-    for item in value:
-        if isinstance(item, str):
-            found.append(parse_engine(item))
-        elif isinstance(item, dict):
-            found.append(_engine(item))
-        else:
-            raise ValueError(f"expected a table with name and url, not {item!r}")
-    return tuple(found)
+    return named_specs.many(value, parse_engine, _engine)

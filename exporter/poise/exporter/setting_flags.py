@@ -36,7 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         help="an engine to watch besides those found on this node; role: mixed, prefill, decode; gpus: how many cards of this node it is "
         "meant to use; repeatable",
     )
-    parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines in /proc")
+    parser.add_argument(
+        "--router",
+        dest="routers",
+        action="append",
+        metavar="NAME=URL[,deployment=D][,kind=K][,metrics=URL]",
+        help="a router to ask besides those found on this node; kind: vllm-router, production-stack, toy-proxy (default: as it answers); "
+        "metrics: where its metrics page is, if elsewhere; repeatable",
+    )
+    parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines and routers in /proc")
     parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")
     parser.add_argument(
         "--web.config.file",

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from poise.exporter import engine_specs, setting_values
+from poise.exporter import engine_specs, router_specs, setting_values
 from poise.exporter.engine_specs import EngineSpec
+from poise.exporter.router_specs import RouterSpec
 
 DEFAULT_LISTEN = "0.0.0.0:9747"  # an exporter is scraped from other machines, like every exporter
 DEFAULT_INTERVAL = 1.0
@@ -49,6 +50,7 @@ class ExporterSettings:
     interval: float = DEFAULT_INTERVAL
     engine_interval: float = DEFAULT_ENGINE_INTERVAL
     engines: tuple[EngineSpec, ...] = ()
+    routers: tuple[RouterSpec, ...] = ()
     discover: bool = True
     expected_gpus: int | None = None
     collectors: Mapping[str, bool] = field(default_factory=dict)
@@ -81,6 +83,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "interval": setting_values.interval,
     "engine_interval": setting_values.interval,
     "engines": engine_specs.engines,
+    "routers": router_specs.routers,
     "discover": setting_values.boolean,
     "expected_gpus": setting_values.expected_gpus,
     "collectors": _collectors,
@@ -94,6 +97,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
 #: Flags that are not called as their key is. `--web.config.file` and `--collector.disable-defaults` are what Prometheus' exporters call them.
 _FLAGS = {
     "engines": "--engine",
+    "routers": "--router",
     "disable_default_collectors": "--collector.disable-defaults",
     "web_config_file": "--web.config.file",
 }
@@ -193,7 +197,7 @@ def read_file(path: Path) -> dict[str, object]:
         SettingsError: the file cannot be read or is no TOML.
     """
     try:
-        document = tomllib.loads(_content(path).decode())
+        document = tomllib.loads(content(path, "--config").decode())
     except OSError as error:
         raise SettingsError(f"--config={path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # besides TOMLDecodeError and UnicodeDecodeError a number of too many digits
@@ -207,15 +211,15 @@ def read_file(path: Path) -> dict[str, object]:
     return table
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of an ordinary file of a sensible size; never waits, as a pipe would let us. Raises OSError, SettingsError."""
+def content(path: Path, flag: str) -> bytes:
+    """The bytes of an ordinary file of a sensible size that `flag` named; never waits, as a pipe would let us. Raises OSError, SettingsError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SettingsError(f"--config={path}: not an ordinary file")
+            raise SettingsError(f"{flag}={path}: not an ordinary file")
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
-        raise SettingsError(f"--config={path}: larger than {LARGEST_FILE} bytes; is that a configuration file?")
+        raise SettingsError(f"{flag}={path}: larger than {LARGEST_FILE} bytes; is that a configuration file?")
     return content
 
 
@@ -246,10 +250,13 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
     for name in settings.collectors:
         if name not in known:
             raise SettingsError(f"unknown collector {name!r}; {_nearest(name, known)}")
-    names = [engine.name for engine in settings.engines]
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingsError(f"--engine={name}: two engines have this name; give each its own")
+    for flag, what, names in (
+        ("--engine", "engines", [engine.name for engine in settings.engines]),
+        ("--router", "routers", [router.name for router in settings.routers]),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"{flag}={name}: two {what} have this name; give each its own")
     return settings
 
 

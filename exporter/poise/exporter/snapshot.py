@@ -123,6 +123,18 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerCards:
+    """The cards that a container of its own gives an engine.
+
+    `minors`: the numbers of its device nodes /dev/nvidiaN, None where they could not be listed. `asked`: NVIDIA_VISIBLE_DEVICES, by which
+    the container was made; None when not set.
+    """
+
+    minors: frozenset[int] | None
+    asked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What the command line and environment of the server say (allow-listed flags and variables only); None where they do not."""
 
@@ -152,12 +164,18 @@ class EngineConfig:
     cuda_visible_devices: str | None = None  # as set for the server; None: not set (or not readable, see environment_read)
     cuda_device_order: str | None = None
     environment_read: bool = False  # False: no permission or a foreign namespace, so `cuda_visible_devices` says nothing
+    container: ContainerCards | None = None  # None: in no container of its own, so that all cards of the node are there
     communication: Mapping[str, str] = field(default_factory=dict)  # allow-listed NCCL_… and NIXL variables, as set for the server
 
     @property
     def world_size(self) -> int:
         """Ranks over all nodes."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def told_cards(self) -> bool:
+        """Whether it was told which cards are its own: by CUDA_VISIBLE_DEVICES, or by a container that was made with some."""
+        return self.cuda_visible_devices is not None or (self.container is not None and self.container.asked != "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +185,7 @@ class EngineIdentity:
     engine: str
     deployment: str
     role: Role
-    role_source: str  # config, argv, router, default
+    role_source: str  # config, environment, argv, router, observed, default
     discovered: str  # argv, config
 
 
@@ -318,9 +336,20 @@ class Engine:
 
 
 # ----------------------------------------------------------------------------------------------------------------- routers
+class RouterKind(StrEnum):
+    """The routers that Poise knows; the values of the label `kind` of `poise_router_info`."""
+
+    VLLM_ROUTER = "vllm-router"  # github.com/vllm-project/router
+    PRODUCTION_STACK = "production-stack"  # github.com/vllm-project/production-stack, src/vllm_router
+    TOY_PROXY = "toy-proxy"  # vLLM's example proxies: two steps, no pages
+
+
 @dataclass(frozen=True, slots=True)
 class RouterBackend:
-    """An engine as its router knows it: base URL, role there, health (None where the router does not tell), and our engine id ("" unknown)."""
+    """An engine as its router knows it: base URL, role there, health (None where the router does not tell), and our id of the engine.
+
+    `engine` of one that is not known here is what its own node would call it; "" where the URL names no host.
+    """
 
     url: str
     role: Role
@@ -330,14 +359,14 @@ class RouterBackend:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A router before engines: `kind` is vllm-router, production-stack or toy-proxy. `readings` are its series (owner router).
+    """A router before engines. `readings` are its series (owner router).
 
     `up` is False while it does not answer, and `error` then says why. `disaggregated`: it sends prefill and decode to different engines.
     """
 
     name: str
     deployment: str
-    kind: str
+    kind: RouterKind | None  # None while it never answered and nothing else tells
     url: str | None = None
     pid: int | None = None
     up: bool = False

@@ -13,8 +13,9 @@ import pytest
 from poise.exporter import setting_flags, settings
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.nvml import registry
+from poise.exporter.router_specs import RouterSpec
 from poise.exporter.settings import ExporterSettings
-from poise.exporter.snapshot import Role
+from poise.exporter.snapshot import Role, RouterKind
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## poise exporter\n")[2].partition("\n## ")[0]
@@ -39,6 +40,12 @@ SAID = {
         "qwen=http://10.0.0.5:8000,deployment=chat,role=decode,gpus=2",
         ["--engine", "qwen=http://10.0.0.5:8000,deployment=chat,role=decode,gpus=2"],
         (ENGINE,),
+    ),
+    "routers": Said(
+        '[{name = "front", url = "http://10.0.0.5:30000", deployment = "chat", kind = "vllm-router", metrics = "http://10.0.0.5:29000"}]',
+        "front=http://10.0.0.5:30000,deployment=chat,kind=vllm-router,metrics=http://10.0.0.5:29000",
+        ["--router", "front=http://10.0.0.5:30000,deployment=chat,kind=vllm-router,metrics=http://10.0.0.5:29000"],
+        (RouterSpec("front", "http://10.0.0.5:30000", "chat", RouterKind.VLLM_ROUTER, "http://10.0.0.5:29000"),),
     ),
     "discover": Said("false", "no", ["--no-discover"], False),
     "expected_gpus": Said("8", "8", ["--expected-gpus=8"], 8),
