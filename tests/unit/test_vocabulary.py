@@ -45,6 +45,20 @@ def test_every_metric_is_declared_once_with_a_sane_name() -> None:
         assert not forbidden & set(metric.label_names), metric.name
 
 
-def test_every_check_has_its_paragraph() -> None:
-    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
-    assert [name for name, _, _ in CHECKS if f"## {name}\n" not in text] == []
+CHECK_PAGES = ROOT / "docs" / "checks"
+
+
+def test_every_check_has_its_page_with_all_parts() -> None:
+    for name, title, _ in CHECKS:
+        text = (CHECK_PAGES / f"{name}.md").read_text(encoding="utf-8")
+        assert text.startswith(f"# {title}\n\nCheck `{name}` "), name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Meaning", "Evidence", "Cause", "Fix", "False positives"], name
+
+
+def test_every_page_of_a_check_is_in_the_index_under_its_title() -> None:
+    index = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    pages = sorted(CHECK_PAGES.glob("*.md"))
+    for page in pages:
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert f"| [{page.stem}](checks/{page.stem}.md) | {title} |\n" in index, page.stem
+    assert len(pages) == index.count("](checks/")

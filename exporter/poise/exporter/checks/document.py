@@ -36,6 +36,7 @@ def _result(snapshot: NodeSnapshot, result: CheckResult) -> dict[str, Any]:
         "state": str(result.state),
         "subject": subject_of(snapshot, result),
         "engine": result.engine,
+        "deployment": result.deployment,
         "gpu": result.gpu,
         "uuid": result.uuid,
         "sentence": result.sentence,

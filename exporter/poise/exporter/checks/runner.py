@@ -15,9 +15,14 @@ from poise.exporter.checks import (
     cards_present,
     engine_answers,
     idle_unowned_card,
+    kv_transfer,
     memory_balance,
     nvlink_links,
     parallel_size,
+    pd_match,
+    pd_roles,
+    pd_routing,
+    pd_rtt,
     rank_clock,
     rank_load,
     thresholds,
@@ -45,6 +50,11 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
         rank_clock,
         nvlink_links,
         engine_answers,
+        pd_roles,
+        pd_routing,
+        pd_match,
+        kv_transfer,
+        pd_rtt,
     )
 )
 
@@ -135,7 +145,9 @@ def _without_echoes(bad: list[CheckResult]) -> list[CheckResult]:
 
 
 def subject_of(snapshot: NodeSnapshot, result: CheckResult) -> str:
-    """Who a result is about: "tiny TP=2 (node:8000)", or the node."""
+    """Who a result is about: "tiny TP=2 (node:8000)", a deployment, or the node."""
+    if result.deployment:
+        return f"deployment {result.deployment}"
     engine = next((engine for engine in snapshot.engines if engine.identity.engine == result.engine), None)
     if engine is None:
         return result.engine or snapshot.node

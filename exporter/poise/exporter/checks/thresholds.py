@@ -32,3 +32,24 @@ CLOCK_SHARE = 0.85
 
 #: An engine process that is younger than this and whose page does not answer is loading (large models from slow disks; seconds).
 LOADING_GRACE = 1200.0
+
+#: Prefill and decode. Below this many prompt tokens in the window, or since the start, shares of them say nothing (a few probes; heuristic).
+PROMPT_TOKENS_FLOOR = 1000.0
+
+#: A decode engine that computes more than this share of its prompt tokens recomputes; more than the other one: it gets no KV at all. The last
+#: token is always local before vLLM 0.21 (vllm-project/vllm#25815, #27083; heuristic).
+RECOMPUTED_SHARE = 0.20
+RECOMPUTED_NEARLY_ALL = 0.90
+
+#: So many failed transfers, and this share of all, are more than an engine that restarts (heuristic).
+FAILED_TRANSFERS = 3.0
+FAILED_TRANSFER_SHARE = 0.01
+
+#: So many requests must be finished before their number in one pool says anything about the other.
+ROUTED_REQUESTS = 20.0
+
+#: A prefill engine generates one token per request, because routers ask it for max_tokens=1 (vLLM's proxy contract); above this it decodes.
+PREFILL_TOKENS = 2.0
+
+#: Round trip to an engine within one site, in seconds: data-centre networks stay below a millisecond, between sites it is tens (heuristic).
+ROUND_TRIP = 0.010

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
 from poise.exporter.metrics import Metric
-from poise.exporter.snapshot import Gpu, NodeSnapshot
+from poise.exporter.snapshot import EnginePage, Gpu, NodeSnapshot, Readings
 
 _PREFILL_AND_DECODE = (m.ENGINE_PROMPT_TOKENS, m.ENGINE_GENERATION_TOKENS)
+#: Counters of engines whose growth over the window checks look at. Labels that nothing asks for are summed away.
+_COUNTERS = (
+    m.ENGINE_GENERATION_TOKENS,
+    m.ENGINE_REQUESTS_FINISHED,
+    m.ENGINE_PREEMPTIONS,
+    m.ENGINE_KV_TRANSFER_FAILURES,
+    m.ENGINE_KV_TRANSFER_EXPIRED,
+    m.ENGINE_KV_TRANSFER_LATE,
+)
+#: Gauges of engines whose mean over the window checks look at, summed over the ranks.
+_GAUGES = (m.ENGINE_REQUESTS_RUNNING, m.ENGINE_REQUESTS_WAITING)
+
+#: A counter and the values of the labels that are told apart.
+CounterKey = tuple[Metric, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +40,89 @@ class CardMoment:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What load verdicts need of one snapshot; `tokens` are prompt and generation tokens per engine, over all its ranks."""
+    """What load verdicts need of one snapshot; `tokens` are prompt and generation tokens per engine, over all its ranks.
+
+    `requests` are running and waiting ones per engine, `rank_requests` the same per data-parallel rank. `counters`: owner (engine, router,
+    UUID) → counter with its labels → value, summed over the ranks; an engine that did not answer has none. `gauges` likewise, `round_trips` in
+    seconds per engine.
+    """
 
     at: float
     cards: Mapping[str, CardMoment] = field(default_factory=dict)
     tokens: Mapping[str, float] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
+    rank_requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    counters: Mapping[str, Mapping[CounterKey, float]] = field(default_factory=dict)
+    gauges: Mapping[str, Mapping[Metric, float]] = field(default_factory=dict)
+    round_trips: Mapping[str, float] = field(default_factory=dict)
 
 
 def moment_of(snapshot: NodeSnapshot) -> Moment:
     """Condense a snapshot."""
     tokens: dict[str, float] = {}
     requests: dict[str, float] = {}
+    rank_requests: dict[str, dict[str, float]] = {}
+    counters: dict[str, dict[CounterKey, float]] = {}
+    gauges: dict[str, dict[Metric, float]] = {}
     for engine in snapshot.engines:
         if engine.observed.page is None:
             continue
         work = engine.observed.page.work
+        name = engine.identity.engine
+        counters[name] = engine_counters(engine.observed.page)
+        gauges[name] = {metric: sum(part.value(metric) or 0.0 for part in work) for metric in _GAUGES}
+        rank_requests[name] = {}
+        for part in work:
+            held = sum(part.value(metric) or 0.0 for metric in _GAUGES)
+            rank_requests[name][part.dp_rank] = rank_requests[name].get(part.dp_rank, 0.0) + held
         tokens[engine.identity.engine] = sum(part.value(metric) or 0.0 for part in work for metric in _PREFILL_AND_DECODE)
         requests[engine.identity.engine] = sum(
             (part.value(m.ENGINE_REQUESTS_RUNNING) or 0.0) + (part.value(m.ENGINE_REQUESTS_WAITING) or 0.0) for part in work
         )
     cards = {gpu.uuid: _card_moment(gpu) for gpu in snapshot.gpus if gpu.up}
-    return Moment(snapshot.taken_at, cards, tokens, requests)
+    counters.update((gpu.uuid, _card_counters(gpu)) for gpu in snapshot.gpus if gpu.up)
+    counters.update((router.name, dict(_flat(router.readings, m.ROUTER_REQUESTS, m.ROUTER_ERRORS))) for router in snapshot.routers)
+    round_trips = {engine.identity.engine: engine.observed.rtt for engine in snapshot.engines if engine.observed.rtt is not None}
+    return Moment(snapshot.taken_at, cards, tokens, requests, rank_requests, counters, gauges, round_trips)
+
+
+def engine_counters(page: EnginePage) -> dict[CounterKey, float]:
+    """The counters of an engine that checks look at, since its start, summed over its ranks; prompt tokens by source, the rest without labels.
+
+    Of KV transfers their number and bytes (keys: the histograms' metrics).
+    """
+    found: dict[CounterKey, float] = {}
+
+    def add(key: CounterKey, value: float) -> None:
+        found[key] = found.get(key, 0.0) + value
+
+    for part in page.work:
+        for metric in _COUNTERS:
+            for value in part.readings.get(metric, {}).values():
+                add((metric, ()), value)
+        for labels, value in part.readings.get(m.ENGINE_PROMPT_TOKENS_BY_SOURCE, {}).items():
+            add((m.ENGINE_PROMPT_TOKENS_BY_SOURCE, labels), value)
+        for histogram in part.histograms.get(m.ENGINE_KV_TRANSFER_TIME, {}).values():
+            add((m.ENGINE_KV_TRANSFER_TIME, ()), histogram.count)
+        for histogram in part.histograms.get(m.ENGINE_KV_TRANSFER_BYTES, {}).values():
+            add((m.ENGINE_KV_TRANSFER_BYTES, ()), histogram.sum)
+    return found
+
+
+def _card_counters(gpu: Gpu) -> dict[CounterKey, float]:
+    """Bytes over all NVLinks, both directions (the card's own sum where it has one, else that of its links), and XIDs by code."""
+    found: dict[CounterKey, float] = dict(_flat(gpu.readings, m.GPU_XID_ERRORS))
+    totals = [value for metric in (m.GPU_NVLINK_TOTAL_TX, m.GPU_NVLINK_TOTAL_RX) for value in gpu.readings.get(metric, {}).values()]
+    links = [value for metric in (m.GPU_NVLINK_TX, m.GPU_NVLINK_RX) for value in gpu.readings.get(metric, {}).values()]
+    if totals or links:
+        found[(m.GPU_NVLINK_TOTAL_TX, ())] = sum(totals or links)
+    return found
+
+
+def _flat(readings: Readings, *metrics: Metric) -> Iterator[tuple[CounterKey, float]]:
+    for metric in metrics:
+        for labels, value in readings.get(metric, {}).items():
+            yield (metric, labels), value
 
 
 def _card_moment(gpu: Gpu) -> CardMoment:
@@ -96,6 +171,41 @@ class Window:
             return None
         gained = sum(max(0.0, later - earlier) for (_, earlier), (_, later) in pairwise(known))
         return gained / (known[-1][0] - known[0][0])
+
+    @property
+    def seconds(self) -> float:
+        """From the oldest moment to the newest."""
+        return self.now - self.moments[0].at if self.moments else 0.0
+
+    def increase(self, owner: str, metric: Metric, *labels: str) -> float | None:
+        """By how much a counter grew, over its resets; None when it was not read at least twice."""
+        key = (metric, labels)
+        known = [counters[key] for moment in self.moments if (counters := moment.counters.get(owner)) is not None and key in counters]
+        if len(known) < 2:
+            return None
+        return sum(later - earlier if later >= earlier else later for earlier, later in pairwise(known))
+
+    def gauge(self, owner: str, metric: Metric) -> float | None:
+        """Mean of a gauge of an engine over the moments in which it answered, None when it did not in half of them."""
+        return self._mean([moment.gauges[owner].get(metric) for moment in self.moments if owner in moment.gauges])
+
+    def round_trip(self, engine: str) -> float | None:
+        """The shortest TCP connect to an engine: what is longer than that is the load of a machine, not the network."""
+        return min((moment.round_trips[engine] for moment in self.moments if engine in moment.round_trips), default=None)
+
+    def longest(self) -> Window:
+        """The part that load verdicts are given on: the last minute, else the last ten seconds, else what there is."""
+        return self.over(t.PROBLEM_WINDOW) or self.over(t.WATCH_WINDOW) or self
+
+    def least_requests(self, engine: str) -> float:
+        """Lowest number of running and waiting requests seen; 0 when the engine did not answer all the time."""
+        return min((moment.requests.get(engine, 0.0) for moment in self.moments), default=0.0)
+
+    def rank_requests(self, engine: str) -> dict[str, float]:
+        """Mean number of running and waiting requests by data-parallel rank."""
+        held = [moment.rank_requests[engine] for moment in self.moments if engine in moment.rank_requests]
+        names = sorted({rank for ranks in held for rank in ranks}, key=lambda name: (len(name), name))
+        return {name: sum(ranks.get(name, 0.0) for ranks in held) / len(held) for name in names}
 
     def most_requests(self, engine: str) -> float:
         """Highest number of running and waiting requests seen."""

@@ -1,0 +1,103 @@
+"""Check `pd_routing`: the router sends prefill to prefill engines and decode to decode engines, by its list and by what the engines count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from poise.exporter import metrics as m
+from poise.exporter.checks import thresholds as t
+from poise.exporter.checks.pools import SPLIT_ROLES, Split, names, splits
+from poise.exporter.checks.result import CheckResult, Line, State
+from poise.exporter.checks.window import Window
+from poise.exporter.snapshot import Engine, NodeSnapshot, Role
+
+NAME = "pd_routing"
+TITLE = "Router sends each phase to its role"
+_LINE = Line(NAME, TITLE)
+
+
+def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
+    """One result per deployment that splits."""
+    for split in splits(snapshot):
+        yield _by_list(split) or _by_counts(split, window.longest())
+
+
+def _by_list(split: Split) -> CheckResult | None:
+    """What the router's own list shows, or None when it fits the engines."""
+    known = {engine.identity.engine: engine for engine in split.engines}
+    for router in split.routers:
+        evidence = {backend.engine or backend.url: str(backend.role) for backend in router.backends}
+        if router.up and router.backends and not router.disaggregated and all(split.pool(role) for role in SPLIT_ROLES):
+            return _LINE.failed(
+                State.PROBLEM,
+                f"router {router.name} sends whole requests to engines that only prefill or only decode",
+                split.about,
+                evidence,
+                cause="it was not started for disaggregated prefill",
+                fix="start it with --vllm-pd-disaggregation --prefill URL --decode URL (vllm-router), or use a router that splits",
+            )
+        for backend in router.backends:
+            engine = known.get(backend.engine)
+            if engine is None or engine.identity.role_source == "router" or backend.role not in SPLIT_ROLES:
+                continue
+            if engine.identity.role in SPLIT_ROLES and engine.identity.role is not backend.role:
+                return _LINE.failed(
+                    State.PROBLEM,
+                    f"router {router.name} sends {backend.role} to {backend.engine}, which was started for {engine.identity.role}",
+                    split.about,
+                    evidence,
+                    cause=f"the engine's role is from its {engine.identity.role_source} and the router's list says otherwise",
+                    fix="exchange the addresses in the router's command line, or the kv_role in --kv-transfer-config",
+                )
+    return None
+
+
+def _by_counts(split: Split, part: Window) -> CheckResult:
+    pools = {role: split.pool(role) for role in SPLIT_ROLES}
+    finished = {role: _sum(part, engines, m.ENGINE_REQUESTS_FINISHED) for role, engines in pools.items()}
+    generated = {role: _sum(part, engines, m.ENGINE_GENERATION_TOKENS) for role, engines in pools.items()}
+    evidence = {f"{role}, finished": f"{count:.0f}" for role, count in finished.items() if count is not None}
+    span = f"in the last {part.seconds:.0f} s"
+    at_prefill, at_decode = finished[Role.PREFILL], finished[Role.DECODE]
+    made = generated[Role.PREFILL]
+    if at_prefill is not None and made is not None and at_prefill >= t.ROUTED_REQUESTS and made > t.PREFILL_TOKENS * at_prefill:
+        return _LINE.failed(
+            State.WATCH,
+            f"prefill engines generated {made / at_prefill:.0f} tokens per request {span}",
+            split.about,
+            evidence,
+            cause="clients reach them directly, or the router does not ask them for max_tokens=1",
+            fix=f"close {names(pools[Role.PREFILL])} to clients; check the router's prefill request",
+        )
+    if at_prefill is not None and at_decode is not None:
+        if at_decode >= t.ROUTED_REQUESTS and at_prefill == 0:
+            return _LINE.failed(
+                State.PROBLEM,
+                f"decode answered {at_decode:.0f} requests {span} and prefill none",
+                split.about,
+                evidence,
+                cause="requests go past prefill: clients reach decode directly, or the router decides for decode only",
+                fix=f"send clients to the router, not to {names(pools[Role.DECODE])}; check the router's prefill list and its threshold",
+            )
+        if at_prefill >= t.ROUTED_REQUESTS and at_decode == 0 and not generated[Role.DECODE]:
+            return _LINE.failed(
+                State.PROBLEM,
+                f"prefill answered {at_prefill:.0f} requests {span} and decode none",
+                split.about,
+                evidence,
+                cause="prefilled requests do not reach decode",
+                fix="read the router's log; check that it reaches the decode engines and that their KV transfers succeed",
+            )
+    if all(count is None for count in finished.values()):
+        return _LINE.unknown("no engine of this deployment has told its counters twice", split.about, evidence)
+    if not any(finished.values()):
+        return _LINE.passed(f"no request {span}" + ("; the router's list fits the engines" if split.routers else ""), split.about, evidence)
+    counted = ", ".join(f"{count:.0f} at {role}" for role, count in finished.items() if count is not None)
+    return _LINE.passed(f"requests {span}: {counted}", split.about, evidence)
+
+
+def _sum(part: Window, engines: tuple[Engine, ...], metric: m.Metric) -> float | None:
+    """Growth over a pool; None when nobody of it told."""
+    grown = [part.increase(engine.identity.engine, metric) for engine in engines]
+    known = [value for value in grown if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,52 @@
+"""Which engines split prefill from decode between them, and how checks name them. Pure; judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poise.exporter.checks import words
+from poise.exporter.checks.result import Subject
+from poise.exporter.snapshot import Engine, NodeSnapshot, Role, Router
+
+SPLIT_ROLES = (Role.PREFILL, Role.DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A deployment whose engines prefill or decode, as far as this exporter sees it: the rest may be other nodes'.
+
+    `engines` are all of its engines, gone ones included; `routers` those that stand before them.
+    """
+
+    name: str
+    engines: tuple[Engine, ...]
+    routers: tuple[Router, ...]
+
+    def pool(self, role: Role) -> tuple[Engine, ...]:
+        """The living engines of a role."""
+        return tuple(engine for engine in self.engines if engine.identity.role is role and engine.observed.process_up is not False)
+
+    @property
+    def about(self) -> Subject:
+        """The deployment as the subject of a result; its series carry its first engine that decodes, else the first of all."""
+        decoding = [engine for engine in self.engines if engine.identity.role is Role.DECODE]
+        names = [engine.identity.engine for engine in (*decoding, *self.engines)]
+        return Subject(engine=names[0] if names else "", deployment=self.name)
+
+
+def splits(snapshot: NodeSnapshot) -> tuple[Split, ...]:
+    """The deployments in which prefill and decode are, or are meant to be, different engines, in order of their names."""
+    found = []
+    routed = {router.deployment for router in snapshot.routers}
+    for name in sorted({engine.identity.deployment for engine in snapshot.engines} | routed):
+        engines = tuple(engine for engine in snapshot.engines if engine.identity.deployment == name)
+        routers = tuple(router for router in snapshot.routers if router.deployment == name)
+        if any(router.disaggregated for router in routers) or any(engine.identity.role in SPLIT_ROLES for engine in engines):
+            found.append(Split(name, engines, routers))
+    return tuple(found)
+
+
+def names(engines: Sequence[Engine]) -> str:
+    """Engines in a sentence."""
+    return words.joined([engine.identity.engine for engine in engines])

@@ -1,0 +1,248 @@
+"""The checks of deployments that split prefill from decode."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from poise.exporter.checks.result import CheckResult, State, Status
+from poise.exporter.engines import dialects
+from poise.exporter.engines.page import PageParser
+from poise.exporter.snapshot import Engine, ModelShape, NodeSnapshot, Role
+
+from tests.pd_scenes import decode, pd_engine, pd_node, pd_router, prefill
+from tests.recorded import CAPTURES
+from tests.scenes import play
+
+Scene = Callable[[float], NodeSnapshot]
+
+
+def line(scene: NodeSnapshot | Scene, check: str, seconds: int = 0) -> CheckResult:
+    """The one line of a check after so many seconds."""
+    found = lines(scene, check, seconds)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def lines(scene: NodeSnapshot | Scene, check: str, seconds: int = 0) -> list[CheckResult]:
+    """The lines of a check after so many seconds."""
+    outcome = play(scene if callable(scene) else lambda _: scene, seconds)
+    return [result for result in outcome.results if result.check == check]
+
+
+def healthy(second: float) -> NodeSnapshot:
+    """Five requests of 400 prompt tokens a second, each transferred."""
+    tokens = 2000.0 * second
+    return pd_node(
+        prefill(finished=5 * second, generated=5 * second, sources={"local_compute": tokens}),
+        decode(finished=5 * second, generated=500 * second, transfers=5 * second, sources={"external_kv_transfer": tokens}),
+        routers=[pd_router()],
+    )
+
+
+def test_healthy_deployment_passes_every_line() -> None:
+    outcome = play(healthy, 61)
+    ours = {result.check: result for result in outcome.results if result.deployment}
+    assert {name: result.status for name, result in ours.items()} == dict.fromkeys(
+        ("pd_roles", "pd_routing", "pd_match", "kv_transfer", "pd_rtt"), Status.PASS
+    )
+    assert ours["pd_roles"].sentence == "1 prefill engine and 1 decode engine live here"
+    assert ours["pd_routing"].sentence == "requests in the last 60 s: 300 at prefill, 300 at decode"
+    assert ours["kv_transfer"].sentence == "300 transfers of 8.0 MiB in the last 60 s, none failed"
+    assert ours["pd_rtt"].sentence == "at most 0.2 ms from this node"
+    assert ours["pd_match"].evidence["KV dtype"] == "bfloat16", "auto is the model's own"
+    assert {(result.engine, result.deployment) for result in ours.values()} == {("n1:8200", "qwen-pd")}
+
+
+def test_engines_that_split_nothing_have_no_such_lines() -> None:
+    mixed = pd_engine(Role.MIXED, config={"kv_connector": None})
+    assert [result.check for result in play(lambda _: pd_node(mixed), 0).results if result.deployment] == []
+
+
+# ------------------------------------------------------------------------------------------------------------------- roles
+def test_role_without_a_living_engine_is_a_problem() -> None:
+    found = line(pd_node(prefill(), decode(page=False, process_up=False)), "pd_roles")
+    assert (found.state, found.sentence) == (State.PROBLEM, "no decode engine lives: n1:8200 is gone")
+    assert found.engine == "n1:8200"
+
+
+def test_role_that_the_router_calls_unhealthy_or_does_not_know_is_a_problem() -> None:
+    sick = pd_router((("n1:8100", Role.PREFILL, True), ("n1:8200", Role.DECODE, False)))
+    assert line(pd_node(prefill(), decode(), routers=[sick]), "pd_roles").sentence == "the router calls every decode engine unhealthy"
+    missing = pd_router((("n1:8100", Role.PREFILL, True),))
+    found = line(pd_node(prefill(), routers=[missing]), "pd_roles")
+    assert (found.state, found.sentence) == (State.PROBLEM, "the router knows no decode engine")
+
+
+def test_role_of_another_node_is_unknown_and_the_router_that_names_it_is_enough() -> None:
+    found = line(pd_node(prefill()), "pd_roles")
+    assert (found.status, found.state) == (Status.UNKNOWN, State.OK)
+    assert found.sentence == "no engine of role decode is known here"
+    far = pd_router((("n1:8100", Role.PREFILL, True), ("n2:8200", Role.DECODE, None)))
+    assert line(pd_node(prefill(), routers=[far]), "pd_roles").status is Status.PASS
+
+
+# ----------------------------------------------------------------------------------------------------------------- routing
+def test_router_that_does_not_split_before_engines_that_do_is_a_problem() -> None:
+    found = line(pd_node(prefill(), decode(), routers=[pd_router(disaggregated=False)]), "pd_routing")
+    assert found.state is State.PROBLEM
+    assert "sends whole requests to engines that only prefill or only decode" in found.sentence
+
+
+def test_router_with_exchanged_addresses_is_a_problem_unless_the_role_is_from_the_router_itself() -> None:
+    exchanged = pd_router((("n1:8200", Role.PREFILL, True), ("n1:8100", Role.DECODE, True)))
+    found = line(pd_node(prefill(), decode(), routers=[exchanged]), "pd_routing")
+    assert found.sentence == "router n1:8000 sends prefill to n1:8200, which was started for decode"
+    told = [prefill(role_source="router"), decode(role_source="router")]
+    assert line(pd_node(*told, routers=[exchanged]), "pd_routing", 2).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("at_prefill", "at_decode", "words"),
+    [
+        ({}, {"finished": 1.0, "generated": 50.0}, "decode answered 61 requests in the last 60 s and prefill none"),
+        ({"finished": 1.0, "generated": 1.0}, {}, "prefill answered 61 requests in the last 60 s and decode none"),
+        ({"finished": 1.0, "generated": 45.0}, {"finished": 1.0}, "prefill engines generated 45 tokens per request in the last 60 s"),
+    ],
+)
+def test_phase_that_goes_past_its_role_is_named(at_prefill: dict[str, float], at_decode: dict[str, float], words: str) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        def grown(rates: dict[str, float]) -> dict[str, Any]:
+            return {name: rate * second * 61 / 60 for name, rate in rates.items()}
+
+        return pd_node(prefill(**grown(at_prefill)), decode(**grown(at_decode)))
+
+    found = line(scene, "pd_routing", 60)
+    assert found.status is Status.FAIL
+    assert found.sentence == words
+
+
+def test_routing_of_an_idle_deployment_passes_and_of_a_silent_one_is_unknown() -> None:
+    assert line(pd_node(prefill(), decode()), "pd_routing", 12).sentence == "no request in the last 10 s"
+    assert line(pd_node(prefill(page=False), decode(page=False)), "pd_routing", 12).status is Status.UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------------------------------- match
+@pytest.mark.parametrize(
+    ("other", "fact"),
+    [
+        ({"version": "0.31.0"}, "vLLM version"),
+        ({"cache": {"block_size": "128", "cache_dtype": "auto"}}, "block size"),
+        ({"cache": {"block_size": "16", "cache_dtype": "fp8"}}, "KV dtype"),
+        ({"config": {"model": "qwen-7b"}}, "model"),
+        ({"config": {"revision": "abc"}}, "revision"),
+        ({"config": {"kv_connector": "MooncakeConnector"}}, "KV connector"),
+        ({"config": {"dtype": "half"}}, "dtype and KV dtype"),
+        ({"shape": ModelShape(32, 8, "float16")}, "dtype and KV dtype"),
+    ],
+)
+def test_difference_between_the_roles_is_a_problem_that_names_both_values(other: dict[str, Any], fact: str) -> None:
+    found = line(pd_node(prefill(), decode(**other)), "pd_match")
+    assert found.state is State.PROBLEM
+    assert found.sentence.startswith(f"prefill and decode differ in {fact} (")
+    assert "n1:8100" in found.sentence
+    assert "n1:8200" in found.sentence
+
+
+def test_dtype_that_is_said_and_the_model_s_own_are_the_same() -> None:
+    assert line(pd_node(prefill(config={"dtype": "bfloat16"}), decode(config={"dtype": "auto"})), "pd_match").status is Status.PASS
+
+
+def test_what_an_engine_does_not_tell_is_said_and_a_silent_one_is_unknown() -> None:
+    far = decode(process_up=None, config={"kv_connector": None}, shape=ModelShape())
+    found = line(pd_node(prefill(), far), "pd_match")
+    assert (
+        found.sentence
+        == "alike in model, block size and vLLM version; not known of every engine: revision, dtype, KV dtype and KV connector"
+    )
+    assert line(pd_node(prefill(), decode(page=False)), "pd_match").status is Status.UNKNOWN
+    assert lines(pd_node(prefill()), "pd_match") == []
+
+
+# --------------------------------------------------------------------------------------------------------------- transfers
+def loaded(**more: float) -> Scene:
+    """The healthy deployment with `more` counted on decode (failed, late) or prefill (expired) per second."""
+
+    def scene(second: float) -> NodeSnapshot:
+        tokens = 2000.0 * second
+        at = {name: rate * second for name, rate in more.items()}
+        return pd_node(
+            prefill(finished=5 * second, expired=at.pop("expired", 0.0), late=at.pop("late", 0.0)),
+            decode(finished=5 * second, transfers=5 * second, sources={"external_kv_transfer": tokens}, **at),
+        )
+
+    return scene
+
+
+def test_failing_transfers_are_counted_with_their_share() -> None:
+    found = line(loaded(failed=1.0), "kv_transfer", 60)
+    assert (found.state, found.sentence) == (State.PROBLEM, "60 of 360 KV transfers failed in the last 60 s")
+    assert found.evidence["failed"] == "60 in the last 60 s, 60 since the start"
+    assert line(loaded(failed=1 / 60), "kv_transfer", 60).state is State.WATCH
+
+
+def test_expired_kv_is_watched_and_a_late_notification_is_a_problem() -> None:
+    assert line(loaded(expired=0.1), "kv_transfer", 60).sentence == "the KV of 6 requests expired on prefill in the last 60 s"
+    late = line(loaded(late=0.05), "kv_transfer", 60)
+    assert (late.state, late.sentence) == (State.PROBLEM, "3 transfers were reported done after their lease ended in the last 60 s")
+
+
+@pytest.mark.parametrize(("local", "state"), [(0.3, State.WATCH), (1.0, State.PROBLEM)])
+def test_decode_that_computes_prompts_is_named(local: float, state: State) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        tokens = 2000.0 * second
+        return pd_node(prefill(), decode(sources={"local_compute": local * tokens, "external_kv_transfer": (1 - local) * tokens}))
+
+    found = line(scene, "kv_transfer", 60)
+    assert found.state is state
+    assert found.sentence == f"decode (n1:8200) computed {local * 100:.0f} % of its prompt tokens itself in the last 60 s"
+
+
+def test_decode_that_computed_prompts_before_the_window_is_watched() -> None:
+    found = line(pd_node(prefill(), decode(sources={"local_compute": 50_000.0})), "kv_transfer", 12)
+    assert (found.state, found.sentence) == (State.WATCH, "decode (n1:8200) computed 100 % of its prompt tokens itself since the start")
+
+
+def test_failures_of_the_past_are_evidence_and_no_failure() -> None:
+    found = line(pd_node(prefill(), decode(failed=7, transfers=20)), "kv_transfer", 12)
+    assert found.sentence == "no transfer in the last 10 s; 20 since the start"
+    assert found.evidence["failed"] == "0 in the last 10 s, 7 since the start"
+
+
+def test_few_local_tokens_of_probes_and_the_last_token_of_old_versions_are_quiet() -> None:
+    assert line(pd_node(prefill(), decode(sources={"local_compute": 300.0})), "kv_transfer", 12).status is Status.PASS
+    old = decode(sources={"local_compute": 100.0, "external_kv_transfer": 40_000.0}, transfers=100)
+    assert line(pd_node(prefill(), old), "kv_transfer", 12).status is Status.PASS
+
+
+def test_engine_that_restarted_in_the_window_is_not_counted_backwards() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        return pd_node(prefill(), decode(transfers=1000 + second if second < 30 else second - 30))
+
+    assert line(scene, "kv_transfer", 60).sentence == "59 transfers of 8.0 MiB in the last 60 s, none failed"
+
+
+def test_deployment_that_does_not_answer_has_no_line_about_transfers() -> None:
+    assert lines(pd_node(prefill(page=False), decode(page=False)), "kv_transfer") == []
+
+
+def test_recorded_pages_of_a_real_deployment_pass() -> None:
+    def recorded(engine: Engine, capture: str) -> Engine:
+        page = dialects.read_page(PageParser(dialects.wanted).parse((CAPTURES / capture).read_bytes()), "0.32.0", 1.0, 0.01)
+        return dataclasses.replace(engine, observed=dataclasses.replace(engine.observed, page=page))
+
+    scene = pd_node(recorded(prefill(), "pd-prefill-after.prom"), recorded(decode(), "pd-decode-after.prom"))
+    outcome = play(lambda _: scene, 12)
+    assert {result.status for result in outcome.results if result.deployment} == {Status.PASS}
+    moved = next(result for result in outcome.results if result.check == "kv_transfer")
+    assert moved.evidence["prompt tokens computed by decode since the start"] == "0 %"
+
+
+# --------------------------------------------------------------------------------------------------------------- distances
+def test_far_engine_is_watched_by_its_shortest_round_trip_and_one_slow_connect_is_not() -> None:
+    found = line(pd_node(prefill(), decode(rtt=0.031)), "pd_rtt", 5)
+    assert (found.state, found.sentence) == (State.WATCH, "a TCP connect to n1:8200 takes 31 ms at best")
+    assert line(lambda second: pd_node(prefill(), decode(rtt=0.2 if second else 0.001)), "pd_rtt", 5).status is Status.PASS
+    assert line(pd_node(prefill(rtt=None), decode(rtt=None)), "pd_rtt", 5).status is Status.UNKNOWN
