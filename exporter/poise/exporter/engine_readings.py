@@ -71,6 +71,9 @@ def _put_process(engine: Engine, gpus_visible: int | None, readings: dict[Metric
     put(m.ENGINE_MAX_NUM_SEQS, config.max_num_seqs)
     put(m.ENGINE_MAX_NUM_BATCHED_TOKENS, config.max_num_batched_tokens)
     put(m.ENGINE_CLIENT_CONNECTIONS, engine.observed.client_connections)
+    pod = engine.observed.pod
+    if pod is not None:
+        put(m.ENGINE_POD_INFO, 1.0, pod.namespace, pod.name, pod.container)
     for card in engine.visible or ():
         tensor, pipeline, data = _rank_labels(card.rank, card.use)
         cuda_index = "" if card.cuda_index is None else str(card.cuda_index)

@@ -139,7 +139,7 @@ def _holders(views: Sequence[_View]) -> Mapping[str, list[_View]]:
     holders: dict[str, list[_View]] = {}
     for view in views:
         cards = set(view.ranks)
-        if view.engine.config.cuda_visible_devices is not None and view.visible is not None and len(cards) < (view.world or 0):
+        if view.engine.config.told_cards and view.visible is not None and len(cards) < (view.world or 0):
             cards |= {card.gpu.uuid for card in view.visible}
         for uuid in cards:
             holders.setdefault(uuid, []).append(view)
@@ -164,7 +164,7 @@ def _cards(
             rank = min(view.ranks[gpu.uuid], key=_order, default=None)
             place = _order(rank)[:3] if rank is not None else (0, 0, 0)
             own.append(((*place, gpu.index), EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OWN, rank)))
-        elif any(holder is not view for holder in holders.get(gpu.uuid, ())) or foreign.get(gpu.uuid, 0.0) >= FOREIGN_USE_BYTES:
+        elif any(holder is not view for holder in holders.get(gpu.uuid, ())) or _foreign_use(gpu, foreign.get(gpu.uuid)):
             others.append(EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OTHER))
         elif gpu.up:
             # A card that is lost and whose owner is not known is left out: it is not free to use.
@@ -190,13 +190,20 @@ def _owners(engines: Sequence[ObservedEngine]) -> _Owners:
 
 
 def _foreign_memory(gpus: Sequence[Gpu], owners: _Owners) -> Mapping[str, float]:
-    """Card UUID → bytes held by processes of no engine; a card is left out when its list or one of the sizes is unknown."""
+    """Card UUID → bytes held by processes of no engine; a card is left out when its list is unknown or lacks some, or one of the sizes is."""
     held: dict[str, float] = {}
     for gpu in gpus:
         sizes = [process.used_bytes for process in gpu.processes or () if process.pid not in owners]
-        if gpu.processes is not None and None not in sizes:
+        if gpu.processes is not None and gpu.processes_complete and None not in sizes:
             held[gpu.uuid] = float(sum(size for size in sizes if size is not None))
     return held
+
+
+def _foreign_use(gpu: Gpu, held: float | None) -> bool:
+    """Whether somebody unknown works on the card; where the list is not complete, by the memory in use that no process of it accounts for."""
+    if held is None and not gpu.processes_complete:
+        held = (gpu.value(m.GPU_MEMORY_USED) or 0.0) - sum(process.used_bytes or 0 for process in gpu.processes or ())
+    return held is not None and held >= FOREIGN_USE_BYTES
 
 
 def _process_readings(gpu: Gpu, owners: _Owners, foreign: float | None, title_of: Callable[[int], str]) -> Readings:

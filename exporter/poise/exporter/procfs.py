@@ -8,12 +8,48 @@ to pick what it needs, and kept nowhere; an environment never leaves this file b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from poise.exporter import procnet
+
+#: How processes of an engine, and engines of a deployment, talk to each other (NCCL user guide; NIXL over UCX; vllm/envs.py).
+COMMUNICATION = frozenset(
+    {
+        "NCCL_ALGO",
+        "NCCL_CROSS_NIC",
+        "NCCL_DEBUG",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_IB_HCA",
+        "NCCL_MNNVL_ENABLE",
+        "NCCL_NET",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_NSOCKS_PERTHREAD",
+        "NCCL_NVLS_ENABLE",
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_PROTO",
+        "NCCL_SHM_DISABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_NTHREADS",
+        "GLOO_SOCKET_IFNAME",
+        "UCX_NET_DEVICES",
+        "UCX_TLS",
+        "VLLM_NIXL_ABORT_REQUEST_TIMEOUT",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT",
+        "VLLM_SKIP_P2P_CHECK",
+    }
+)
 #: The only variables that are ever kept. Everything else (tokens, keys, paths) is dropped as it is read.
-ENVIRONMENT = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
+ENVIRONMENT = (
+    frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HOSTNAME"})
+    # Where the model's files are (huggingface_hub, constants.py).
+    | {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}
+    | COMMUNICATION
+)
 #: A command line longer than this is cut (Linux allows 2 MiB by default); flags that decide anything stand far before.
 COMMAND_LINE_LIMIT = 128 * 1024
 #: An environment longer than this is cut; execve(2) allows a quarter of the stack limit, 2 MiB by default.
@@ -22,9 +58,11 @@ ENVIRONMENT_LIMIT = 2 * 1024 * 1024
 VALUE_LIMIT = 4096
 #: /proc/net/tcp is read up to this size (150 bytes a line: 100,000 connections).
 SOCKETS_LIMIT = 16 * 1024 * 1024
+#: Other files of a process or namespace are read up to this size: a mountinfo of 10,000 mounts, a fib_trie of as many addresses.
+TEXT_LIMIT = 1024 * 1024
 
-_TCP_ESTABLISHED = "01"  # include/net/tcp_states.h
-_TCP_LISTEN = "0A"
+#: /proc/PID/maps is read up to this size: 100 bytes a line, and a process has at most 65,530 mappings by default (vm.max_map_count).
+MAPS_LIMIT = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +78,13 @@ class ProcessStat:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The TCP sockets of our network namespace: inode → port of listening ones, port → number of established connections."""
+    """The TCP sockets of a network namespace: inode → port of listening ones, port → number of established connections, port → where it is
+    listened on ("0.0.0.0" and "::" are all addresses).
+    """
 
     listening: Mapping[int, int]
     established: Mapping[int, int]
+    bound: Mapping[int, frozenset[procnet.Address]] = field(default_factory=dict)
 
 
 class ProcFs:
@@ -117,9 +158,15 @@ class ProcFs:
             return stat.comm if stat is not None else ""
         return _text(os.path.basename(os.fsencode(target.removesuffix(" (deleted)"))))
 
-    def same_namespace(self, pid: int, kind: str) -> bool:
-        """Whether the process has the namespace `kind` ("net") of this process; True when that cannot be told: most nodes have one."""
-        theirs, ours = (self._link(f"{name}/ns/{kind}") for name in (str(pid), "self"))
+    def same_namespace(self, pid: int, kind: str, of: int | None = None) -> bool:
+        """Whether the process has the namespace `kind` ("net") of the process `of` (None: this one); True when that cannot be told.
+
+        The link needs ptrace rights. A network namespace also tells itself without: each has its own file net/tcp.
+        """
+        names = (str(pid), "self" if of is None else str(of))
+        theirs, ours = (self._link(f"{name}/ns/{kind}") for name in names)
+        if kind == "net" and (theirs is None or ours is None):
+            theirs, ours = (self._number(f"{name}/net/tcp") for name in names)
         return theirs is None or ours is None or theirs == ours
 
     def same_root(self, pid: int) -> bool:
@@ -131,17 +178,52 @@ class ProcFs:
         ours = [self._root_directory(name) for name in ("self", "1")]
         return theirs is None or ours[0] is None or theirs in ours
 
-    def sockets(self) -> Sockets:
-        """All TCP sockets of our network namespace, IPv4 and IPv6."""
+    def root_of(self, pid: int) -> str:
+        """The path of a process's root directory, for `inroot`."""
+        return f"{self._root}/{pid}/root"
+
+    def mapped_files(self, pid: int) -> frozenset[str] | None:
+        """Paths of the files that a process has mapped, as it sees them; None when we may not know. Costs milliseconds for 10,000 mappings."""
+        data = self._read(f"{pid}/maps", MAPS_LIMIT)
+        if data is None:
+            return None
+        paths = {line[slash:] for line in data.splitlines() if (slash := line.find(b"/")) >= 0}
+        return frozenset(_text(path).removesuffix(" (deleted)") for path in paths)
+
+    def text(self, pid: int | str, name: str) -> str:
+        """A small file of a process ("cgroup", "mountinfo", "net/route"; pid "self" is this one), empty when it cannot be read."""
+        return _text(self._read(f"{pid}/{name}", TEXT_LIMIT) or b"")
+
+    def link(self, pid: int | str, name: str) -> str | None:
+        """Where a link of a process leads ("ns/pid"), or None when we may not know."""
+        return self._link(f"{pid}/{name}")
+
+    def addresses(self, pid: int) -> tuple[procnet.Address, ...]:
+        """The addresses of a process's network namespace by which others may reach it, likeliest first."""
+        return procnet.addresses(*(self.text(pid, f"net/{name}") for name in ("fib_trie", "if_inet6", "route")))
+
+    def sockets(self, pid: int | None = None) -> Sockets:
+        """All TCP sockets of our network namespace or of that of a process, IPv4 and IPv6."""
         listening: dict[int, int] = {}
         established: dict[int, int] = {}
-        for name in ("net/tcp", "net/tcp6"):
-            for local_port, state, inode in _tcp_rows(self._read(name, SOCKETS_LIMIT) or b""):
-                if state == _TCP_LISTEN:
-                    listening[inode] = local_port
-                elif state == _TCP_ESTABLISHED:
-                    established[local_port] = established.get(local_port, 0) + 1
-        return Sockets(listening, established)
+        bound: dict[int, set[procnet.Address]] = {}
+        for row in self._tcp_rows(pid):
+            if row.state == procnet.LISTEN:
+                listening[row.inode] = row.local_port
+                address = row.address
+                if address is not None:
+                    bound.setdefault(row.local_port, set()).add(address)
+            elif row.state == procnet.ESTABLISHED:
+                established[row.local_port] = established.get(row.local_port, 0) + 1
+        return Sockets(listening, established, {port: frozenset(found) for port, found in bound.items()})
+
+    def callers(self, pid: int, address: procnet.Address, port: int) -> frozenset[int]:
+        """The remote ports of the connections to an address and port of a process's network namespace."""
+        return frozenset(
+            row.remote_port
+            for row in self._tcp_rows(pid)
+            if row.local_port == port and row.state not in (procnet.LISTEN, procnet.TIME_WAIT) and row.address == address
+        )
 
     def listening_ports(self, pids: Iterable[int], sockets: Sockets) -> frozenset[int] | None:
         """Ports on which any of the processes listens, or None when none of their descriptors can be read."""
@@ -168,6 +250,17 @@ class ProcFs:
             if target.startswith("socket:[") and target[8:-1].isdecimal():
                 inodes.add(int(target[8:-1]))
         return inodes
+
+    def _tcp_rows(self, pid: int | None) -> Iterable[procnet.TcpRow]:
+        folder = "net" if pid is None else f"{pid}/net"
+        for name in ("tcp", "tcp6"):
+            yield from procnet.tcp_rows(self._read(f"{folder}/{name}", SOCKETS_LIMIT) or b"")
+
+    def _number(self, name: str) -> str | None:
+        try:
+            return str(os.stat(f"{self._root}/{name}").st_ino)
+        except OSError:
+            return None
 
     def _link(self, name: str) -> str | None:
         try:
@@ -211,16 +304,6 @@ class ProcFs:
             return None
         finally:
             os.close(descriptor)
-
-
-def _tcp_rows(data: bytes) -> Iterator[tuple[int, str, int]]:
-    """(local port, state, inode) of each row of /proc/net/tcp or tcp6."""
-    for line in data.splitlines()[1:]:
-        fields = line.split(None, 10)
-        try:
-            yield int(fields[1].rpartition(b":")[2], 16), fields[3].decode(), int(fields[9])
-        except (IndexError, ValueError):
-            continue
 
 
 def _text(data: bytes) -> str:

@@ -91,7 +91,8 @@ class Gpu:
 
     A card that is not `up` keeps its identity and has no readings; `down_reason` is `gpu_lost`, `timeout` or `error`, which `absent` then
     gives for each metric that the card would have.
-    `processes` is None when the driver did not give the list: unknown, not empty.
+    `processes` is None when the driver did not give the list: unknown, not empty. With `processes_complete` False it lacks those of other
+    pid namespaces.
     """
 
     index: int
@@ -103,6 +104,7 @@ class Gpu:
     readings: Readings = field(default_factory=dict)
     absent: Mapping[Metric, Reason] = field(default_factory=dict)
     processes: tuple[GpuProcess, ...] | None = None
+    processes_complete: bool = True
     simulated: bool = False
 
     def value(self, metric: Metric, *labels: str) -> float | None:
@@ -200,10 +202,16 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Versions of libraries that an engine's processes have loaded ("2.27.3", "12.8"); "" where not loaded or not readable."""
+    """Versions of libraries that an engine's processes have loaded ("2.27.3", "12.8"); "" where not loaded or not readable.
+
+    `nccl_cuda`: the CUDA version that NCCL was built for. `cuda_driver`: the version of the loaded libcuda ("570.133.20"), which is not the
+    node's driver where CUDA's forward compatibility package is in use.
+    """
 
     nccl: str = ""
     cuda_runtime: str = ""
+    nccl_cuda: str = ""
+    cuda_driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from poise.exporter.engine_readings import engine_readings, observed_role
 from poise.exporter.engines.dialects import read_page, wanted
 from poise.exporter.engines.page import PageParser
 from poise.exporter.metrics import ALL, Metric, Owner
-from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, ObservedEngine, Readings, Role
+from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, ObservedEngine, Pod, Readings, Role
 
 from tests.recorded import CAPTURES
 
@@ -142,5 +142,5 @@ def test_readings_are_declared_with_as_many_labels() -> None:
 def test_every_server_level_series_is_filled_by_some_engine() -> None:
     contradicting = replace(page("api2-server-after"), missing=("x",))
     identity = EngineIdentity("n", "n", Role.DECODE, "argv", "argv")
-    filled = set(engine_readings(engine(page=contradicting, identity=identity, gpus_meant=2), 2))
+    filled = set(engine_readings(engine(page=contradicting, identity=identity, gpus_meant=2, pod=Pod("chat", "vllm-0", "vllm")), 2))
     assert {metric for metric in ALL if metric.owner is Owner.ENGINE} - filled == {m.ENGINE_GPU_INFO}

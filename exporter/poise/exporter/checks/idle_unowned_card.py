@@ -50,7 +50,7 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
 
 def _failing(snapshot: NodeSnapshot, window: Window, skew: load.Skew, engine: Engine) -> CheckResult:
     told = words.visible_devices(engine)
-    hidden = engine.config.cuda_visible_devices is not None
+    hidden = engine.config.cuda_visible_devices is not None or engine.config.container is not None
     return CheckResult(
         NAME,
         TITLE,
@@ -61,12 +61,12 @@ def _failing(snapshot: NodeSnapshot, window: Window, skew: load.Skew, engine: En
         uuid=skew.idle.uuid,
         gpu=str(skew.idle.index),
         cause=f"no engine owns GPU {skew.idle.index}: " + (f"{told} hides it" if hidden else f"{words.parallelism(engine)}, {told}"),
-        fix=f"start the engine with CUDA_VISIBLE_DEVICES={_all(snapshot, engine, skew.idle)} and "
+        fix=f"{words.start_with(engine, _all(snapshot, engine, skew.idle))} and "
         f"--tensor-parallel-size {len(engine.used or ()) + 1}, or start a second engine on GPU {skew.idle.index}",
         evidence=load.evidence_of(window, (skew.busiest, skew.idle), skew.seconds) | {"environment": told},
     )
 
 
-def _all(snapshot: NodeSnapshot, engine: Engine, idle: Gpu) -> str:
+def _all(snapshot: NodeSnapshot, engine: Engine, idle: Gpu) -> set[int]:
     wanted = set(engine.used or ()) | {idle.uuid}
-    return ",".join(str(gpu.index) for gpu in snapshot.gpus if gpu.uuid in wanted)
+    return {gpu.index for gpu in snapshot.gpus if gpu.uuid in wanted}

@@ -11,7 +11,7 @@ from poise.exporter.checks import words
 from poise.exporter.checks.engine_answers import is_loading
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
-from poise.exporter.snapshot import Engine, NodeSnapshot, Use
+from poise.exporter.snapshot import Engine, EngineConfig, EngineGpu, NodeSnapshot, Use
 
 NAME = "parallel_size"
 TITLE = "Tensor-parallel size equals the cards in use and the visible ones"
@@ -90,13 +90,18 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         TITLE,
         Status.FAIL,
         # Named at once in both cases; whoever lists or counts cards meant them, whoever sets nothing on a shared node may not have.
-        State.PROBLEM if config.cuda_visible_devices is not None or meant is not None else State.WATCH,
+        State.PROBLEM if config.told_cards or meant is not None else State.WATCH,
         f"the engine has processes on {len(engine.used)} of its {visible} visible GPUs; {names} {'is' if len(free) == 1 else 'are'} unused",
         engine=name,
         uuid=free[0].uuid if len(free) == 1 else "",
         gpu=str(free[0].index) if len(free) == 1 else "",
         cause=f"tensor_parallel_size={config.tensor_parallel_size} but {visible} GPUs are visible ({words.visible_devices(engine)})",
         fix=f"start it with --tensor-parallel-size {meant or len(engine.used) + len(free)}, or pin it with "
-        f"CUDA_VISIBLE_DEVICES={','.join(str(card.index) for card in engine.own)} and start another engine on {names}",
+        f"CUDA_VISIBLE_DEVICES={','.join(_named(card, config) for card in engine.own)} and start another engine on {names}",
         evidence={**evidence, "unused": names},
     )
+
+
+def _named(card: EngineGpu, config: EngineConfig) -> str:
+    """A card as the engine itself can name it: in a container numbers are others, UUIDs are not."""
+    return str(card.index) if config.container is None else card.uuid

@@ -14,6 +14,13 @@ from poise.exporter.snapshot import Engine, Gpu, NodeSnapshot, Use, value_of
 NAME = "visible_devices"
 TITLE = "CUDA_VISIBLE_DEVICES names all intended cards"
 
+#: Cause and fix when it is not known which cards an engine sees.
+_UNREAD = ("its environment cannot be read", "run the exporter as root, or with CAP_SYS_PTRACE and the host's PID namespace")
+_UNRESOLVED = (
+    "parts of a card (MIG), numbers of unlike cards, or a container with cards that Poise does not see",
+    "give the exporter all cards of the node, and name the engine's by UUID in CUDA_VISIBLE_DEVICES",
+)
+
 
 def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
     """UUIDs of cards that another engine holds or was told to use (it may still be loading), or on which somebody else works."""
@@ -26,7 +33,7 @@ def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
         if other.identity.engine == engine.identity.engine or other.observed.process_up is False:
             continue
         claimed.update(other.used or ())
-        if other.config.cuda_visible_devices is not None:
+        if other.config.told_cards:
             claimed.update(card.uuid for card in other.visible or ())
     return frozenset(claimed)
 
@@ -46,6 +53,7 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
     name = engine.identity.engine
     told = words.visible_devices(engine)
     if engine.visible is None:
+        cause, fix = _UNRESOLVED if engine.config.environment_read else _UNREAD
         return CheckResult(
             NAME,
             TITLE,
@@ -53,8 +61,8 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
             State.OK,
             "it is not known which cards the engine can see",
             engine=name,
-            cause="its environment cannot be read",
-            fix="run the exporter as root, or with CAP_SYS_PTRACE and the host's PID namespace",
+            cause=cause,
+            fix=fix,
             evidence={"environment": told},
         )
     visible = {card.uuid for card in engine.visible}
@@ -64,7 +72,7 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
     meant = engine.observed.gpus_meant
     if meant is not None:
         return _as_meant(engine, meant, hidden, {**evidence, "meant": str(meant)})
-    if not hidden or engine.config.cuda_visible_devices is None:
+    if not hidden or (engine.config.cuda_visible_devices is None and engine.config.container is None):
         return CheckResult(
             NAME, TITLE, Status.PASS, State.OK, f"{told}: no card is hidden that others leave free", engine=name, evidence=evidence
         )
@@ -80,7 +88,7 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         uuid=hidden[0].uuid if len(hidden) == 1 else "",
         gpu=str(hidden[0].index) if len(hidden) == 1 else "",
         cause=f"the engine was started with {told}, so it can use {len(visible)} of {words.count(len(visible) + len(hidden), 'card')}",
-        fix=f"start it with CUDA_VISIBLE_DEVICES={_suggestion(engine, [gpu.index for gpu in hidden])} "
+        fix=f"{words.start_with(engine, _wanted(engine, [gpu.index for gpu in hidden]))} "
         f"--tensor-parallel-size {max(used, len(visible)) + len(hidden)}, or start a second engine on {names}",
         evidence={**evidence, "hidden": names},
     )
@@ -93,7 +101,7 @@ def _as_meant(engine: Engine, meant: int, hidden: list[Gpu], evidence: Mapping[s
         sentence = f"{told}: the engine sees the {words.count(meant, 'card')} that it is meant to use"
         return CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence, engine=name, evidence=evidence)
     free = words.cards(gpu.index for gpu in hidden)
-    way_out = f"start it with CUDA_VISIBLE_DEVICES={_suggestion(engine, [gpu.index for gpu in hidden][: meant - visible])}"
+    way_out = words.start_with(engine, _wanted(engine, [gpu.index for gpu in hidden][: meant - visible]))
     return CheckResult(
         NAME,
         TITLE,
@@ -109,5 +117,5 @@ def _as_meant(engine: Engine, meant: int, hidden: list[Gpu], evidence: Mapping[s
     )
 
 
-def _suggestion(engine: Engine, hidden: list[int]) -> str:
-    return ",".join(str(index) for index in sorted({card.index for card in engine.visible or ()} | set(hidden)))
+def _wanted(engine: Engine, hidden: list[int]) -> set[int]:
+    return {card.index for card in engine.visible or ()} | set(hidden)

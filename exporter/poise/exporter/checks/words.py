@@ -38,7 +38,25 @@ def visible_devices(engine: Engine) -> str:
     if not engine.config.environment_read:
         return "CUDA_VISIBLE_DEVICES unknown"
     told = engine.config.cuda_visible_devices
-    return "CUDA_VISIBLE_DEVICES not set" if told is None else f"CUDA_VISIBLE_DEVICES={told}"
+    said = "CUDA_VISIBLE_DEVICES not set" if told is None else f"CUDA_VISIBLE_DEVICES={told}"
+    container = engine.config.container
+    if container is None:
+        return said
+    if container.minors:
+        return f"a container with {count(len(container.minors), 'card')} and {said}"
+    asked = f"with NVIDIA_VISIBLE_DEVICES={container.asked}" if container.asked else "without cards"
+    return f"a container {asked} and {said}"
+
+
+def start_with(engine: Engine, indices: Iterable[int]) -> str:
+    """How to give an engine these cards: "start it with CUDA_VISIBLE_DEVICES=0,1", or what its container needs."""
+    numbers = [str(index) for index in sorted(indices)]
+    if engine.config.container is None:
+        return f"start it with CUDA_VISIBLE_DEVICES={','.join(numbers)}"
+    pod = engine.observed.pod
+    if pod is not None and (pod.name or pod.namespace):
+        return f"let its pod ask for {count(len(numbers), 'card')} (nvidia.com/gpu: {len(numbers)}), without CUDA_VISIBLE_DEVICES,"
+    return f"start its container with NVIDIA_VISIBLE_DEVICES={','.join(numbers)} (docker run --gpus), without CUDA_VISIBLE_DEVICES,"
 
 
 def parallelism(engine: Engine) -> str:

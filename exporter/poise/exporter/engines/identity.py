@@ -16,13 +16,14 @@ from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.snapshot import EngineConfig, EngineIdentity, Role
+from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
 
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).
 KEEP_GONE = 3600.0
 
 #: How long, in seconds, a process waits for a name that another living one has: a server that is started again while the old one still shuts
-#: down takes the name over; one that runs beside it for longer (another network namespace) gets a name with a number.
+#: down takes the name over; one that runs beside it for longer gets a name with a number. In a network namespace of its own, where the port is
+#: free to every server, nobody waits.
 CLASH_GRACE = 60.0
 #: Stands between the name and the number of a further process that would have the same name.
 _CLASH = "#"
@@ -34,13 +35,18 @@ _ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 class Located:
     """A found engine with what the sockets say: `port` is None while unknown, `reachable` is False in another network namespace.
 
-    `notes` say what could not be read of it.
+    `notes` say what could not be read of it. In another namespace `address` is where it was reached, None while `unreachable` says why not;
+    `addresses` are all that the namespace has.
     """
 
     found: FoundEngine
     port: int | None
     reachable: bool = True
     notes: tuple[str, ...] = ()
+    pod: Pod | None = None
+    address: str | None = None
+    addresses: frozenset[str] = frozenset()
+    unreachable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class Member:
     start_time: float | None = None
     why_no_url: str = ""
     notes: tuple[str, ...] = ()
+    pod: Pod | None = None
+    apart: bool = False  # in a network namespace of its own, where every port is free
 
 
 def role_of(found: FoundEngine, spec: EngineSpec | None) -> tuple[Role, str]:
@@ -82,6 +90,12 @@ def url_of(found: FoundEngine, port: int) -> str:
     except ValueError:
         if host in ("", "localhost"):
             host = "127.0.0.1"
+    return f"{'https' if found.command.tls else 'http'}://{host}:{port}"
+
+
+def url_at(found: FoundEngine, address: str, port: int) -> str:
+    """The URL of a server at an address that is not the one of its command line."""
+    host = f"[{address}]" if ":" in address else address
     return f"{'https' if found.command.tls else 'http'}://{host}:{port}"
 
 
@@ -117,7 +131,42 @@ class Roster:
     _since: dict[ProcessKey, float] = field(default_factory=dict)  # since when a process waits for its name
 
     def __post_init__(self) -> None:
+        self._enter_configured()
+
+    def replace_specs(self, specs: Sequence[EngineSpec]) -> tuple[str, ...]:
+        """Takes over another list of configured engines; the names of those that stay what they are until their process ends.
+
+        An engine whose process lives keeps the identity that was published. One that is only a URL is what the list says, or gone.
+        """
+        wanted = {spec.name: spec for spec in specs}
+        self.specs = tuple(specs)
+        kept: list[str] = []
+        for name, member in list(self._members.items()):
+            before, spec = member.spec, wanted.get(name)
+            if before is None or spec == before:
+                continue
+            if member.found is None:
+                del self._members[name]
+                continue
+            if spec is None or (spec.deployment, spec.role, spec.url) != (before.deployment, before.role, before.url):
+                kept.append(name)
+            # Under another address it is another server: this process is then asked at its own.
+            self._members[name] = replace(member, spec=spec if spec is not None and spec.url == before.url else None)
+        self._enter_configured()
+        return (*kept, *(name for name in wanted if name not in self._members))
+
+    def _enter_configured(self) -> None:
+        """Publishes configured engines whose name is free, unless a living process that has another name already is the engine."""
         for spec in self.specs:
+            member = self._members.get(spec.name)
+            if member is not None and (member.spec is not None or member.found is not None):
+                continue
+            host, port = url_host(spec.url)
+            if any(
+                other.found is not None and other.url is not None and url_host(other.url)[1] == port and self.is_local(host)
+                for other in self._members.values()
+            ):
+                continue
             role = spec.role or Role.UNKNOWN
             source = "config" if spec.role is not None else "default"
             identity = EngineIdentity(spec.name, spec.deployment or spec.name, role, source, "config")
@@ -130,6 +179,7 @@ class Roster:
             self._leave(self._names.pop(key), key, now)
         for item in located:
             self._enter(item, now)
+        self._enter_configured()
         self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}
         expired = [
             name
@@ -144,7 +194,7 @@ class Roster:
         member = self._members.get(name)
         if member is None or member.found is None or member.found.key != key:
             return
-        if _CLASH in name:
+        if _CLASH in name and not member.apart:
             del self._members[name]  # a second server on a port that was taken: it never was an engine of its own
         else:
             self._members[name] = replace(member, found=None, gone_since=now)
@@ -161,7 +211,9 @@ class Roster:
         else:
             identity, spec = self._members[name].identity, self._members[name].spec
         url, why_no_url = _address(item, spec)
-        self._members[identity.engine] = Member(identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes)
+        self._members[identity.engine] = Member(
+            identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes, item.pod, not item.reachable
+        )
 
     def _latch(self, item: Located, now: float) -> tuple[EngineIdentity, EngineSpec | None] | None:
         """The identity of a process that has none yet; None while its port is unknown or its name is still another's."""
@@ -171,7 +223,7 @@ class Roster:
         name = spec.name if spec is not None else name_of(self.node, item)
         member = self._members.get(name)
         if member is not None and (member.found is not None or (spec is None and member.spec is not None)):
-            if now - self._since.setdefault(item.found.key, now) < CLASH_GRACE:
+            if item.reachable and now - self._since.setdefault(item.found.key, now) < CLASH_GRACE:
                 return None
             name, spec = self._numbered(name), None
         role, source = role_of(item.found, spec)
@@ -179,16 +231,18 @@ class Roster:
         return EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv"), spec
 
     def _spec_for(self, item: Located) -> EngineSpec | None:
-        """The configured engine that this process is: its URL names this node and the process's port."""
+        """The configured engine that this process is: its URL names this node, or its container's address, and the process's port."""
         for spec in self.specs:
             host, port = url_host(spec.url)
-            if port == item.port and item.reachable and (self.is_local(host) or host == item.found.config.host):
+            here = item.reachable and (self.is_local(host) or host == item.found.config.host)
+            if port == item.port and (here or host in item.addresses):
                 return spec
         return None
 
     def _numbered(self, name: str) -> str:
+        """The name with the first number that no living engine has: a restarted container takes over."""
         number = 2
-        while f"{name}{_CLASH}{number}" in self._members:
+        while (member := self._members.get(f"{name}{_CLASH}{number}")) is not None and member.found is not None:
             number += 1
         return f"{name}{_CLASH}{number}"
 
@@ -202,5 +256,7 @@ def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:
     if item.found.command.unix_socket:
         return None, "it listens on a Unix socket (--uds), where Poise does not ask"
     if not item.reachable:
-        return None, "it runs in another network namespace; name its address with --engine NAME=URL"
+        if item.address is None or item.port is None:
+            return None, item.unreachable
+        return url_at(item.found, item.address, item.port), ""
     return (url_of(item.found, item.port), "") if item.port is not None else (None, "its port is not known")

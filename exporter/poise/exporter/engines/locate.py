@@ -1,18 +1,23 @@
-"""Finds out what the environment and the sockets of a found engine say: the cards it was told to use, and where its API listens.
+"""Finds out what the environment, the container and the sockets of a found engine say: the cards it was told to use, where it runs, and
+where its API listens.
 
 Knows /proc and no page; whether a port answers as vLLM is asked through a function that is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from poise.exporter.engines.argv import DEFAULT_PORT
+from poise.exporter.engines.argv import DEFAULT_PORT, clean
+from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import Located, url_of
+from poise.exporter.engines.identity import Located, url_at, url_of
+from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
 from poise.exporter.engines.table import ProcessKey
-from poise.exporter.procfs import ProcFs, Sockets
+from poise.exporter.procfs import COMMUNICATION, ProcFs, Sockets
+from poise.exporter.procnet import Address
+from poise.exporter.snapshot import ContainerCards, Pod
 
 #: How often the sockets are read while there are engines, in seconds: /proc/net/tcp is long on a busy node.
 SOCKETS_INTERVAL = 5.0
@@ -26,7 +31,19 @@ class _Environment:
     order: str | None
     read: bool
     reachable: bool
-    why_not: str = ""
+    container: ContainerCards | None = None
+    pod: Pod | None = None
+    communication: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """A server in another network namespace: what that said last, and how far reaching it is."""
+
+    sockets: Sockets
+    addresses: tuple[Address, ...] = ()
+    reached: Reached = field(default_factory=Reached)
+    attempt: Attempt | None = None
 
 
 @dataclass(slots=True)
@@ -35,8 +52,10 @@ class Locator:
 
     proc: ProcFs
     answers: Callable[[str], bool]
+    unreadable: str = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE"
     _environments: dict[ProcessKey, _Environment] = field(default_factory=dict)
     _ports: dict[ProcessKey, int] = field(default_factory=dict)
+    _elsewhere: dict[ProcessKey, _Elsewhere] = field(default_factory=dict)
     _sockets: Sockets = field(default_factory=lambda: Sockets({}, {}))
     _read_at: float | None = None
     _fresh: bool = False  # the sockets were read in this scan: only then are ports asked
@@ -44,16 +63,19 @@ class Locator:
     def locate(self, engines: Collection[FoundEngine], clock: float) -> list[Located]:
         """The engines with their environment and port; `clock` in monotonic seconds."""
         alive = {engine.key for engine in engines}
-        self._environments = {key: value for key, value in self._environments.items() if key in alive}
-        self._ports = {key: value for key, value in self._ports.items() if key in alive}
+        for known in (self._environments, self._ports, self._elsewhere):
+            for key in known.keys() - alive:
+                del known[key]
         self._fresh = bool(engines) and (self._read_at is None or clock - self._read_at >= SOCKETS_INTERVAL)
         if self._fresh:
             self._sockets, self._read_at = self.proc.sockets(), clock
         return [self._locate(engine) for engine in engines]
 
-    def connections(self, port: int) -> int:
-        """Established connections to a port of this network namespace, when the sockets were last read."""
-        return self._sockets.established.get(port, 0)
+    def connections(self, key: ProcessKey, port: int) -> int:
+        """Established connections to a port of a server's network namespace, when the sockets were last read."""
+        elsewhere = self._elsewhere.get(key)
+        sockets = self._sockets if elsewhere is None else elsewhere.sockets
+        return sockets.established.get(port, 0)
 
     def _locate(self, engine: FoundEngine) -> Located:
         environment = self._environments.get(engine.key)
@@ -64,20 +86,29 @@ class Locator:
             cuda_visible_devices=environment.visible,
             cuda_device_order=environment.order,
             environment_read=environment.read,
+            container=environment.container,
+            communication=environment.communication,
         )
-        notes = engine.command.problems if environment.read else (*engine.command.problems, environment.why_not)
-        return Located(replace(engine, config=config), self._port(engine, environment.reachable), environment.reachable, notes)
+        located = replace(engine, config=config)
+        notes = engine.command.problems if environment.read else (*engine.command.problems, self.unreadable)
+        if environment.reachable:
+            return Located(located, self._port(engine, True), True, notes, environment.pod)
+        there = self._reach(engine)
+        address = str(there.reached.address) if there.reached.address is not None else None
+        port = self._port(engine, False) if there.reached.port is None else there.reached.port
+        addresses = frozenset(str(each) for each in there.addresses)
+        return Located(located, port, False, notes, environment.pod, address, addresses, there.reached.why_not)
 
     def _read_environment(self, pid: int) -> _Environment:
         variables = self.proc.environment(pid)
         reachable = self.proc.same_namespace(pid, "net")
+        pod = pod_of(self.proc, pid, variables or {})
         if variables is None:
-            return _Environment(None, None, False, reachable, "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE")
-        visible = variables.get("CUDA_VISIBLE_DEVICES")
-        if not self.proc.same_root(pid) and not (visible or "").lstrip().startswith("GPU-"):
-            # In a container ordinals count the container's cards, and "not set" means all of those; only UUIDs mean the same everywhere.
-            return _Environment(None, None, False, reachable, "it runs in a container, whose numbers of cards are not the node's")
-        return _Environment(visible, variables.get("CUDA_DEVICE_ORDER"), True, reachable)
+            return _Environment(None, None, False, reachable, None, pod)
+        cards = container_cards(self.proc, pid, variables)
+        communication = {name: clean(variables[name]) for name in sorted(COMMUNICATION & variables.keys())}
+        order = variables.get("CUDA_DEVICE_ORDER")
+        return _Environment(variables.get("CUDA_VISIBLE_DEVICES"), order, True, reachable, cards, pod, communication)
 
     def _port(self, engine: FoundEngine, reachable: bool) -> int | None:
         """The API's port: a flag's, else vLLM's default unless a file may have set another, else the socket that answers as vLLM."""
@@ -93,3 +124,30 @@ class Locator:
                     self._ports[engine.key] = port
                     break
         return self._ports.get(engine.key)
+
+    def _reach(self, engine: FoundEngine) -> _Elsewhere:
+        """Where a server in another network namespace is reached. What was found stays while its process lives; else it is tried again."""
+        new = engine.key not in self._elsewhere  # its addresses decide whether it is a configured engine, so they are read at first sight
+        there = self._elsewhere.setdefault(engine.key, _Elsewhere(Sockets({}, {})))
+        if there.attempt is not None and there.attempt.result is not None:
+            there.reached, there.attempt = there.attempt.result, None
+        if not (self._fresh or new):
+            return there
+        there.sockets = self.proc.sockets(engine.key.pid)
+        there.addresses = self.proc.addresses(engine.key.pid)
+        running = there.attempt is not None and there.attempt.runs()
+        if there.reached.address is not None or running or engine.config.headless or engine.command.unix_socket:
+            return there
+        known = self._port(engine, False)
+        ports = [known] if known is not None else sorted(self.proc.listening_ports(engine.listeners, there.sockets) or ())
+        targets = candidates(there.sockets, there.addresses, ports[:MOST_PORTS])
+        if isinstance(targets, str):
+            there.reached, there.attempt = Reached(why_not=targets), None
+            return there
+
+        def accepts(address: Address, port: int) -> bool:
+            return self.answers(url_at(engine, str(address), port))
+
+        there.attempt = Attempt(self.proc, engine.key.pid, targets, None if known is not None else accepts)
+        there.attempt.start()
+        return there

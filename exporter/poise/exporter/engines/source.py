@@ -90,6 +90,7 @@ class EngineSource:
         self._table = ProcessTable(self._proc)
         self._locator = Locator(self._proc, self._answers_as_vllm)
         self._roster = Roster(node, tuple(specs), lambda host: is_this_node(host, node))
+        self._specs_to_come: tuple[EngineSpec, ...] | None = None
         self._watched: frozenset[int] = frozenset()
         self._waiting: set[ProcessKey] = set()
         self._lock = threading.Lock()  # guards the pollers between scanning, stopping and reading
@@ -129,6 +130,10 @@ class EngineSource:
         """The vLLM title of a process, else its program's name; never a command line."""
         return self._table.title_of(pid) or self._proc.program(pid)
 
+    def replace_specs(self, specs: Sequence[EngineSpec]) -> None:
+        """Watches these configured engines instead of those from before, from the next scan on."""
+        self._specs_to_come = tuple(specs)
+
     # ---------------------------------------------------------------------------------------------------------- scanning
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -144,6 +149,10 @@ class EngineSource:
     def scan_once(self) -> None:
         """Scans once and starts, keeps or stops pollers accordingly."""
         started, now = self._clock(), self._now()
+        specs, self._specs_to_come = self._specs_to_come, None
+        if specs is not None:
+            for name in self._roster.replace_specs(specs):
+                _log.warning("engine %s: what the settings say of it now holds once its process has ended", name)
         found: tuple[FoundEngine, ...] = ()
         if self._discover:
             found = find_engines(self._table.scan(self._watched))
@@ -154,7 +163,7 @@ class EngineSource:
         self._tell_waiting(located, {member.found.key for member in members if member.found is not None})
         self._keep_pollers(members)
         connections = {
-            member.identity.engine: self._locator.connections(port)
+            member.identity.engine: self._locator.connections(member.found.key, port)
             for member in members
             if member.found is not None and member.url is not None and (port := url_host(member.url)[1]) is not None
         }
@@ -244,6 +253,7 @@ def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
         client_connections=scan.connections.get(member.identity.engine),
         notes=member.notes if found is not None else (),
         gpus_meant=member.spec.gpus if member.spec is not None else None,
+        pod=member.pod if found is not None else None,
     )
     if poll is None:
         return engine

@@ -133,7 +133,7 @@ def test_a_server_started_while_the_old_one_ends_takes_the_name_over() -> None:
 
 def test_two_servers_that_keep_one_port_have_two_names_and_the_second_leaves_no_trace() -> None:
     engines = roster()
-    servers = [located(pid=10), located(pid=20, reachable=False), located(pid=30, reachable=False)]
+    servers = [located(pid=10), located(pid=20), located(pid=30)]
     assert len(engines.update(servers, 0.0)) == 1
     assert len(engines.update(servers, CLASH_GRACE - 1)) == 1
     members = engines.update(servers, CLASH_GRACE)
@@ -183,10 +183,39 @@ def test_a_configured_engine_elsewhere_is_not_a_process_here() -> None:
     assert len(roster(EngineSpec("other", "http://127.0.0.1:9000")).update([located()], 0.0)) == 2
 
 
-def test_an_engine_in_another_network_namespace_is_not_asked_at_our_loopback() -> None:
-    member = one(roster().update([located(reachable=False)], 0.0))
-    assert member.url is None
-    assert "--engine" in member.why_no_url
+def apart(pid: int = 10, address: str | None = "10.0.0.2", port: int | None = 8000) -> Located:
+    """A server in a network namespace of its own."""
+    return replace(located(pid=pid, reachable=False, port=port), address=address, addresses=frozenset({"10.0.0.2"}), unreachable="no way")
+
+
+def test_an_engine_in_another_network_namespace_is_asked_where_it_was_reached_and_never_at_our_loopback() -> None:
+    engines = roster()
+    member = one(engines.update([apart(address=None)], 0.0))
+    assert (member.identity.engine, member.url, member.why_no_url) == ("node-a:8000", None, "no way")
+    assert one(engines.update([apart()], 2.0)).url == "http://10.0.0.2:8000"
+    assert one(roster().update([replace(apart(), address="fd00::2")], 0.0)).url == "http://[fd00::2]:8000"
+
+
+def test_servers_in_network_namespaces_of_their_own_have_one_port_without_waiting_and_are_not_forgotten() -> None:
+    engines = roster()
+    names = [member.identity.engine for member in engines.update([located(pid=10), apart(20), apart(30)], 0.0)]
+    assert names == ["node-a:8000", "node-a:8000#2", "node-a:8000#3"]
+    after = engines.update([located(pid=10), apart(30)], 5.0)
+    assert [(member.identity.engine, member.gone_since) for member in after] == [
+        ("node-a:8000", None),
+        ("node-a:8000#2", 5.0),
+        ("node-a:8000#3", None),
+    ]
+    again = engines.update([located(pid=10), apart(30), apart(40)], 6.0)
+    assert [member.found.key.pid for member in again if member.found is not None] == [10, 40, 30]
+
+
+def test_a_configured_engine_at_an_address_of_a_container_is_its_process() -> None:
+    engines = roster(EngineSpec("qwen", "http://10.0.0.2:8000"))
+    member = one(engines.update([apart(address=None)], 0.0))
+    assert (member.identity.engine, member.url, member.found is not None) == ("qwen", "http://10.0.0.2:8000", True)
+    elsewhere = roster(EngineSpec("qwen", "http://127.0.0.1:8000")).update([apart()], 0.0)
+    assert [(member.identity.engine, member.found is not None) for member in elsewhere] == [("node-a:8000", True), ("qwen", False)]
 
 
 def test_a_headless_node_goes_by_the_first_node() -> None:

@@ -20,7 +20,7 @@ from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource, is_this_node
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
-from poise.exporter.snapshot import CollectorStatus, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Role
+from poise.exporter.snapshot import CollectorStatus, ContainerCards, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Pod, Role
 
 from tests import recorded
 from tests.fake_proc import BOOT_TIME, FakeProc
@@ -177,26 +177,31 @@ def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: Exi
     assert "CAP_SYS_PTRACE" in engine.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("visible", "read"),
-    [("0", None), (None, None), ("GPU-1234", "GPU-1234")],
-)
-def test_ordinals_of_a_container_say_nothing_about_the_node(
-    fake: FakeProc, server: PageServer, sources: ExitStack, visible: str | None, read: str | None
-) -> None:
-    add_tp2(fake, server.port, **({"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}))
-    for pid, space in (("self", "node"), ("1", "node"), ("100", "container")):
-        (fake.root.parent / space).mkdir(exist_ok=True)
-        (fake.root / pid / "ns").mkdir(parents=True)
-        (fake.root / pid / "ns" / "net").symlink_to(f"net:[{space}]")
-        (fake.root / pid / "root").symlink_to(fake.root.parent / space)
+def put_in_container(fake: FakeProc, pid: int, *files: tuple[str, str]) -> None:
+    """Gives a fake process its own root directory with files, and its own network namespace without sockets."""
+    root = fake.root.parent / f"root-{pid}"
+    for name, content in (("dev/null", ""), *files):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    for name, space in (("self", "node"), ("1", "node"), (str(pid), "container")):
+        (fake.root / name / "ns").mkdir(parents=True, exist_ok=True)
+        (fake.root / name / "ns" / "net").symlink_to(f"net:[{space}]")
+        (fake.root / name / "root").symlink_to(root if space == "container" else fake.root.parent)
+
+
+def test_a_container_says_which_cards_it_has_where_it_runs_and_why_it_cannot_be_asked(fake: FakeProc, sources: ExitStack) -> None:
+    add_tp2(fake, 8000, CUDA_VISIBLE_DEVICES="0", NVIDIA_VISIBLE_DEVICES="2,3", HOSTNAME="vllm-0")
+    put_in_container(fake, 100, ("var/run/secrets/kubernetes.io/serviceaccount/namespace", "chat"))
+    uid, container = "6f0e1a0c-1f0b-4a57-9c43-0d6c2b1a9e11", "ab" * 32
+    (fake.root / "100" / "cgroup").write_text(f"0::/kubepods/burstable/pod{uid}/{container}\n")
     source = watching(sources, fake)
     source.scan_once()
     (engine,) = source.latest().engines
-    assert (engine.config.cuda_visible_devices, engine.config.environment_read) == (read, read is not None)
-    assert (engine.url, engine.page) == (None, None)
-    assert "network namespace" in engine.page_error
-    assert engine.notes == (() if read is not None else ("it runs in a container, whose numbers of cards are not the node's",))
+    assert engine.config.environment_read
+    assert (engine.config.cuda_visible_devices, engine.config.container) == ("0", ContainerCards(frozenset(), "2,3"))
+    assert engine.pod == Pod("chat", "vllm-0", "ab" * 6)
+    assert (engine.url, engine.page, engine.notes) == (None, None, ())
+    assert engine.page_error == "it runs in another network namespace and does not listen there yet"
 
 
 def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
