@@ -1,0 +1,243 @@
+"""Walks a syntax tree over a grid of moments. Everything that needs series, time or limits is here; the arithmetic is in its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+from poise.history.promql import aggregations, functions, histogram, operators, windows
+from poise.history.promql.compile import RANGE_FUNCTIONS, SET_OPERATORS
+from poise.history.promql.errors import ExecutionError
+from poise.history.promql.labels import Labels, drop_name
+from poise.history.promql.limits import MOST_STEPS, Budget
+from poise.history.promql.nodes import (
+    Aggregation,
+    Binary,
+    Call,
+    Negation,
+    Node,
+    Number,
+    Range,
+    Selector,
+    String,
+    Subquery,
+    Type,
+    type_of,
+)
+from poise.history.promql.series import Floats, Storage, StoredSeries, Times, at_any, stale_flags
+from poise.history.promql.vectors import Grid, Vector, Window, distinct
+
+
+class Semantics(Enum):
+    """Where the two living generations of Prometheus differ: the edge of a range, and how a new counter is extrapolated."""
+
+    PROMETHEUS_2 = 2  # a sample exactly as old as the range belongs to it
+    PROMETHEUS_3 = 3  # it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to evaluate. Milliseconds."""
+
+    lookback: int = 5 * 60_000
+    default_step: int = 60_000  # of a subquery that names none; Prometheus' global evaluation interval
+    semantics: Semantics = Semantics.PROMETHEUS_3
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates nodes at all moments of `grid`."""
+
+    storage: Storage
+    settings: Settings
+    budget: Budget
+    grid: Grid
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the far edge of a range belongs to it."""
+        return self.settings.semantics is Semantics.PROMETHEUS_2
+
+    # ----------------------------------------------------------------------------------------------------------- by type
+    def scalar(self, node: Node) -> Floats:
+        """The number at each step."""
+        match node:
+            case Number():
+                return np.full(self.grid.count, node.value)
+            case Negation():
+                return -self.scalar(node.inner)
+            case Binary():
+                return operators.scalars(node.operator, self.scalar(node.left), self.scalar(node.right))
+            case Call(function="time"):
+                seconds: Floats = self.grid.times / 1000.0
+                return seconds
+            case Call(function="scalar"):
+                return functions.scalar_of(self.vector(node.arguments[0]))
+        raise ExecutionError(f"{node.text} is no number")
+
+    def vector(self, node: Node) -> Vector:
+        """The instant vector at each step."""
+        self.budget.check_time()
+        result = self._vector(node)
+        self.budget.check_cells(len(result.labels), self.grid.count)
+        return result
+
+    def _vector(self, node: Node) -> Vector:
+        match node:
+            case Selector():
+                return self._selected(node, timestamps=False)
+            case Negation():
+                inner = self.vector(node.inner)
+                return functions.nameless(inner, -inner.values)
+            case Binary():
+                return self._binary(node)
+            case Aggregation():
+                parameter = None if node.parameter is None else self.scalar(node.parameter)
+                return aggregations.aggregate(node, self.vector(node.inner), parameter)
+            case Call():
+                return self._windowed(node) if node.function in RANGE_FUNCTIONS else self._call(node)
+        raise ExecutionError(f"{node.text} is no instant vector")
+
+    # --------------------------------------------------------------------------------------------------------- selectors
+    def _series(self, selector: Selector, reach: int) -> list[StoredSeries]:
+        """The series of a selector with the samples that any step may see, `reach` milliseconds back."""
+        start, end = self.grid.start - selector.offset - reach, self.grid.end - selector.offset
+        found = list(self.storage.select(selector.matchers, start, end))
+        self.budget.take_samples(sum(len(one.times) for one in found))
+        return found
+
+    def _selected(self, selector: Selector, *, timestamps: bool) -> Vector:
+        """The newest sample of each series at each step, or its time in seconds."""
+        lookback = self.settings.lookback
+        moments = self.grid.times - selector.offset
+        found = self._series(selector, lookback)
+        self.budget.check_cells(len(found), self.grid.count)
+        rows = []
+        for one in found:
+            places = np.searchsorted(one.times, moments, side="right") - 1
+            clipped = np.maximum(places, 0)
+            age = moments - one.times[clipped]
+            fresh = age <= lookback if self._closed else age < lookback
+            present = (places >= 0) & fresh & ~stale_flags(one.values)[clipped]
+            values = one.times[clipped] / 1000.0 if timestamps else one.values[clipped]
+            rows.append((one.labels, values, present))
+        return Vector.of(rows, self.grid.count)
+
+    def windows(self, node: Range | Subquery) -> list[Window]:
+        """Every series of a range with the places of each step's samples."""
+        offset = node.selector.offset if isinstance(node, Range) else node.offset
+        series = self._series(node.selector, node.window) if isinstance(node, Range) else self._subquery(node)
+        starts, ends = self._edges(node.window, offset)
+        result = []
+        for one in series:
+            living = ~stale_flags(one.values)
+            times, values = one.times[living], one.values[living]
+            first = np.searchsorted(times, starts, side="left" if self._closed else "right")
+            result.append(Window(one.labels, times, values, first, np.searchsorted(times, ends, side="right")))
+        return result
+
+    def _edges(self, window: int, offset: int) -> tuple[Times, Times]:
+        """Start and end of the range at each step."""
+        ends = self.grid.times - offset
+        return ends - window, ends
+
+    def _subquery(self, node: Subquery) -> list[StoredSeries]:
+        """The inner expression at multiples of the step, as series."""
+        step = node.step or self.settings.default_step
+        earliest = self.grid.start - node.offset - node.window
+        start = -(-earliest // step) * step if self._closed else (earliest // step + 1) * step
+        end = self.grid.end - node.offset
+        count = max((end - start) // step + 1, 0)
+        if count > MOST_STEPS * 4:
+            raise ExecutionError(f"the subquery {node.text} has {count} steps; at most {MOST_STEPS * 4} are taken")
+        if count == 0:
+            return []
+        inner = replace(self, grid=Grid(start, step, count))
+        vector = inner.vector(node.inner)
+        times = inner.grid.times
+        self.budget.take_samples(int(vector.present.sum()))
+        return [
+            StoredSeries(own, times[here], values[here])
+            for own, values, here in zip(vector.labels, vector.values, vector.present, strict=True)
+        ]
+
+    # --------------------------------------------------------------------------------------------------------- functions
+    def _windowed(self, node: Call) -> Vector:
+        """A function over a range."""
+        argument = node.arguments[0]
+        assert isinstance(argument, Range | Subquery)
+        found = self.windows(argument)
+        if node.function == "absent_over_time":
+            nowhere = np.zeros(self.grid.count, dtype=bool)
+            there = np.logical_or.reduce([windows.counted(window) > 0 for window in found]) if found else nowhere
+            return functions.absent(argument, there)
+        offset = argument.selector.offset if isinstance(argument, Range) else argument.offset
+        starts, ends = self._edges(argument.window, offset)
+        extrapolating, simple = windows.EXTRAPOLATING.get(node.function), windows.SIMPLE.get(node.function)
+        self.budget.check_cells(len(found), self.grid.count)
+        rows = []
+        for window in found:
+            self.budget.check_time()
+            if not len(window.times):
+                continue
+            if extrapolating is not None:
+                values, present = extrapolating(window, starts, ends, argument.window / 1000.0, self._closed)
+            else:
+                assert simple is not None
+                values, present = simple(window)
+            own: Labels = window.labels if node.function == "last_over_time" else drop_name(window.labels)
+            rows.append((own, values, present))
+        return distinct(Vector.of(rows, self.grid.count), together=False)
+
+    def _call(self, node: Call) -> Vector:
+        """A function over instant vectors and numbers."""
+        first = node.arguments[0]
+        match node.function:
+            case "vector":
+                steps = self.grid.count
+                return Vector([()], self.scalar(first)[np.newaxis, :], np.ones((1, steps), dtype=bool))
+            case "timestamp":
+                return self._timestamps(first)
+            case "histogram_quantile":
+                return histogram.histogram_quantile(self.scalar(first), self.vector(node.arguments[1]))
+            case "absent":
+                return functions.absent(first, at_any(self.vector(first).present))
+        vector = self.vector(first)
+        match node.function:
+            case "abs" | "ceil" | "floor":
+                return functions.nameless(vector, functions.ELEMENTWISE[node.function](vector.values))
+            case "round":
+                return functions.rounded(vector, self.scalar(node.arguments[1]) if len(node.arguments) > 1 else None)
+            case "clamp":
+                return functions.clamped(vector, self.scalar(node.arguments[1]), self.scalar(node.arguments[2]))
+            case "clamp_min":
+                return functions.clamped_below(vector, self.scalar(node.arguments[1]))
+            case "clamp_max":
+                return functions.clamped_above(vector, self.scalar(node.arguments[1]))
+            case "sort" | "sort_desc":
+                return functions.ordered(vector, descending=node.function == "sort_desc")
+        texts = [argument.value for argument in node.arguments[1:] if isinstance(argument, String)]
+        if node.function == "label_replace":
+            return functions.label_replace(vector, *texts)
+        return functions.label_join(vector, texts[0], texts[1], texts[2:])
+
+    def _timestamps(self, argument: Node) -> Vector:
+        """Of a selector the times of its samples, of anything else the time of evaluation; seconds."""
+        if isinstance(argument, Selector):
+            vector = self._selected(argument, timestamps=True)
+            return functions.nameless(vector, vector.values)
+        vector = self.vector(argument)
+        return functions.nameless(vector, np.broadcast_to(self.grid.times / 1000.0, vector.values.shape).copy())
+
+    def _binary(self, node: Binary) -> Vector:
+        left_scalar, right_scalar = (type_of(side) is Type.SCALAR for side in (node.left, node.right))
+        if left_scalar or right_scalar:
+            vector, scalar = (node.right, node.left) if left_scalar else (node.left, node.right)
+            return operators.vector_with_scalar(
+                node.operator, self.vector(vector), self.scalar(scalar), scalar_left=left_scalar, returns_bool=node.returns_bool
+            )
+        left, right = self.vector(node.left), self.vector(node.right)
+        if node.operator in SET_OPERATORS:
+            return operators.sets(node.operator, left, right, node.matching)
+        return operators.vectors(node.operator, left, right, node.matching, node.returns_bool)

@@ -1,0 +1,50 @@
+"""Label sets: sorted pairs without empty values, the metric's name among them. Owns no series and no syntax."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+#: Sorted by name. As in Prometheus an empty value is no label.
+Labels = tuple[tuple[str, str], ...]
+
+NAME = "__name__"
+
+
+def labels(values: Mapping[str, str]) -> Labels:
+    """The label set of a mapping."""
+    return tuple(sorted((name, value) for name, value in values.items() if value != ""))
+
+
+def get(own: Labels, name: str) -> str:
+    """A label's value, "" when there is no such label."""
+    return next((value for label, value in own if label == name), "")
+
+
+def only(own: Labels, names: Collection[str]) -> Labels:
+    """The labels with these names."""
+    return tuple(pair for pair in own if pair[0] in names)
+
+
+def without(own: Labels, names: Collection[str]) -> Labels:
+    """The labels but those with these names."""
+    return tuple(pair for pair in own if pair[0] not in names)
+
+
+def drop_name(own: Labels) -> Labels:
+    """The labels without the metric's name."""
+    return tuple(pair for pair in own if pair[0] != NAME)
+
+
+def changed(own: Labels, changes: Iterable[tuple[str, str]]) -> Labels:
+    """The labels with some set anew; an empty value takes a label away."""
+    return labels({**dict(own), **dict(changes)})
+
+
+def text(own: Labels) -> str:
+    """As Prometheus writes it: ``name{a="1", b="2"}``."""
+    pairs = ", ".join(f'{name}="{_escaped(value)}"' for name, value in own if name != NAME)
+    return f"{get(own, NAME)}{{{pairs}}}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
