@@ -10,7 +10,7 @@ import pytest
 from poise.exporter.assemble import Published
 from poise.exporter.checks.runner import Runner
 from poise.exporter.exposition import Build, Exposition, Format, library_collectors
-from poise.exporter.pages import Pages, Response
+from poise.exporter.pages import Pages, Request, Response
 from poise.exporter.server import HttpServer
 from poise.exporter.snapshot import NodeSnapshot
 from prometheus_client.parser import text_string_to_metric_families
@@ -52,8 +52,8 @@ def test_prometheus_takes_every_sample_of_a_full_node(full: NodeSnapshot, tmp_pa
     class Listening(Pages):
         """Notes in which format Prometheus wants the page."""
 
-        def answer(self, method: str, path: str, accept: str) -> Response:
-            response = super().answer(method, path, accept)
+        def answer(self, request: Request) -> Response:
+            response = super().answer(request)
             asked.append(Format(response.content_type))
             return response
 

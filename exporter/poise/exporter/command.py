@@ -1,4 +1,4 @@
-"""`poise exporter`: wires sources, checks, pages and server together, and leaves within two seconds when told to.
+"""`poise exporter`: wires sources, checks, pages and server together, reads its settings again on SIGHUP, and leaves within two seconds.
 
 The one place that knows all parts. Flags are in setting_flags.py, what they mean in settings.py.
 """
@@ -19,15 +19,18 @@ from pathlib import Path
 from poise.exporter import logs, setting_flags, setting_values, settings
 from poise.exporter.assemble import Assembler, Published
 from poise.exporter.checks.runner import Runner
+from poise.exporter.collect import Groups, groups_of
 from poise.exporter.engines.source import EngineSource
 from poise.exporter.expected import expected_gpus
 from poise.exporter.exposition import Build, Exposition, library_collectors
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.pages import Pages
+from poise.exporter.reload import Change, change
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
 from poise.exporter.version import installed_version
+from poise.exporter.web.security import WebSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -56,19 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
     logs.set_up(chosen.log_level, chosen.log_format)
     exporter = Exporter(chosen)
     try:
-        server = HttpServer(host, port, exporter.pages)
-    except ListenError as error:
+        security = WebSecurity(Path(chosen.web_config_file)) if chosen.web_config_file else None
+        server = HttpServer(host, port, exporter.pages, security=security)
+    except (ListenError, SettingsError) as error:
         print(f"poise: {error}", file=sys.stderr)
         return FAILED
     # Blocked before any thread starts, so that no thread takes them, and waited for: a handler would run only once the main thread wakes,
     # which a signal that the kernel hands to another thread does not do.
-    # SIGHUP keeps its usual effect, the end of the process: the exporter has nothing that can be read again while it runs.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*LEAVE_SIGNALS, signal.SIGHUP})
     try:
-        logger.info("poise exporter %s on http://%s:%d/metrics", installed_version(), _shown_host(server), server.server_port)
+        where = f"{server.scheme}://{_shown_host(server)}:{server.server_port}/metrics"
+        logger.info("poise exporter %s on %s", installed_version(), where)
         exporter.start()
         server.serve_in_background()
-        signal.sigwait(LEAVE_SIGNALS)
+        while signal.sigwait({*LEAVE_SIGNALS, signal.SIGHUP}) is signal.SIGHUP:
+            _read_again(arguments, exporter, security)
         logger.info("leaving")
         clean = exporter.stop()
         server.shutdown()
@@ -78,6 +83,21 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
+
+
+def _read_again(arguments: argparse.Namespace, exporter: Exporter, security: WebSecurity | None) -> None:
+    """On SIGHUP: takes over what can change while it runs. What is wrong is logged, and what was there before stays in force."""
+    if security is not None:
+        security.renew()
+    try:
+        wanted = settings.load(arguments, os.environ, registry.SWITCHES)
+    except SettingsError as error:
+        logger.error("%s; the settings from before stay in force", error)
+        return
+    changed = exporter.reload(wanted)
+    logger.info("settings were read again: %s", f"new {', '.join(changed.taken)}" if changed.taken else "nothing new that can change now")
+    if changed.left:
+        logger.warning("not in force before a restart: %s", ", ".join(changed.left))
 
 
 def _shown_host(server: HttpServer) -> str:
@@ -103,7 +123,9 @@ class Exporter:
 
     def __init__(self, chosen: ExporterSettings) -> None:
         node = socket.gethostname()
-        self._sampler = Sampler(registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors), chosen.interval)
+        self._chosen = chosen
+        cards = registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors)
+        self._sampler = Sampler(cards, chosen.interval)
         self._engines = EngineSource(node, chosen.engines, discover=chosen.discover, interval=chosen.engine_interval)
         self._assembler = Assembler(
             self._sampler,
@@ -113,10 +135,14 @@ class Exporter:
             kernel=platform.release(),
             interval=chosen.interval,
             title_of=self._engines.title_of,
-            expected=lambda: expected_gpus(chosen.expected_gpus, Path("/")),
+            expected=lambda: expected_gpus(self._chosen.expected_gpus, Path("/")),
         )
         exposition = Exposition(Build(installed_version(), platform.python_version()), library_collectors())
-        self.pages = Pages(self._assembler.latest, exposition, installed_version())
+        groups = Groups(
+            groups_of({collector.name: collector.metrics for collector in cards}),
+            (collector.name for collector in registry.ALL if collector not in cards),
+        )
+        self.pages = Pages(self._assembler.latest, exposition, installed_version(), groups=groups)
 
     def start(self) -> None:
         """Starts all background threads; waits for none."""
@@ -135,6 +161,16 @@ class Exporter:
         clean = self._sampler.join(JOIN_SECONDS)
         logger.debug("left in %.2f s", time.monotonic() - began)
         return clean
+
+    def reload(self, wanted: ExporterSettings) -> Change:
+        """Takes over what of `wanted` can change while this runs: no counter falls and no identity that was published changes."""
+        changed = change(self._chosen, wanted)
+        self._chosen = changed.settings
+        if {"log_level", "log_format"} & set(changed.taken):
+            logs.set_up(self._chosen.log_level, self._chosen.log_format)
+        if "engines" in changed.taken:
+            self._engines.replace_specs(self._chosen.engines)
+        return changed
 
     def latest(self) -> Published | None:
         """What was published last."""

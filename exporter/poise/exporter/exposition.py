@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -90,8 +90,8 @@ def node_readings(snapshot: NodeSnapshot, results: Iterable[CheckResult], build:
     return readings
 
 
-def gpu_readings(gpu: Gpu) -> Readings:
-    """The series of a card that follow from its state rather than from a reading."""
+def gpu_readings(gpu: Gpu, chosen: Collection[Metric] | None = None) -> Readings:
+    """The series of a card that follow from its state rather than from a reading. `chosen`: the metrics whose absence is explained; None: all."""
     identity = gpu.identity
     readings: dict[Metric, dict[tuple[str, ...], float]] = {
         metrics.GPU_INFO: {
@@ -109,8 +109,11 @@ def gpu_readings(gpu: Gpu) -> Readings:
     }
     if gpu.sampled_at is not None:
         readings[metrics.GPU_LAST_SAMPLE] = {(): gpu.sampled_at}
-    if gpu.absent:
-        readings[metrics.GPU_UNSUPPORTED_INFO] = {(metric.name, str(reason)): 1.0 for metric, reason in gpu.absent.items()}
+    absent: dict[tuple[str, ...], float] = {
+        (metric.name, str(reason)): 1.0 for metric, reason in gpu.absent.items() if chosen is None or metric in chosen
+    }
+    if absent:
+        readings[metrics.GPU_UNSUPPORTED_INFO] = absent
     return readings
 
 
@@ -167,11 +170,23 @@ class Exposition:
             for name in (metric.name.removesuffix("_total") if form is Format.OPENMETRICS and metric.kind is Kind.COUNTER else metric.name,)
         }
 
-    def render(self, snapshot: NodeSnapshot, results: Iterable[CheckResult], now: float, form: Format = Format.TEXT) -> bytes:
-        """The page. Series are in the order of the declaration, then of cards and engines. `now` is Unix seconds. Never raises."""
-        sources, histograms = self._sources(snapshot, tuple(results), now)
+    def render(
+        self,
+        snapshot: NodeSnapshot,
+        results: Iterable[CheckResult],
+        now: float,
+        form: Format = Format.TEXT,
+        chosen: Collection[Metric] | None = None,
+    ) -> bytes:
+        """The page. Series are in the order of the declaration, then of cards and engines. `now` is Unix seconds. Never raises.
+
+        `chosen`: the metrics that are wanted; all when None.
+        """
+        sources, histograms = self._sources(snapshot, tuple(results), now, chosen)
         out: list[str] = []
         for metric in metrics.ALL:
+            if chosen is not None and metric not in chosen:
+                continue
             start = len(out)
             if metric.kind is Kind.HISTOGRAM:
                 for leading, found in histograms:
@@ -191,14 +206,14 @@ class Exposition:
         return "".join(out).encode("utf-8", "replace")
 
     def _sources(
-        self, snapshot: NodeSnapshot, results: tuple[CheckResult, ...], now: float
+        self, snapshot: NodeSnapshot, results: tuple[CheckResult, ...], now: float, chosen: Collection[Metric] | None
     ) -> tuple[dict[Owner, list[_Source]], list[tuple[str, Histograms]]]:
         sources: dict[Owner, list[_Source]] = {owner: [] for owner in Owner}
         histograms: list[tuple[str, Histograms]] = []
         sources[Owner.NODE].append(_Source("", node_readings(snapshot, results, self._build, now)))
         for gpu in snapshot.gpus:
             leading = _labels(metrics.LEADING_LABELS[Owner.GPU], (str(gpu.index), gpu.uuid))
-            for readings in (gpu_readings(gpu), gpu.readings, snapshot.gpu_process_readings.get(gpu.uuid, {})):
+            for readings in (gpu_readings(gpu, chosen), gpu.readings, snapshot.gpu_process_readings.get(gpu.uuid, {})):
                 sources[Owner.GPU].append(_Source(leading, readings))
         for engine in snapshot.engines:
             identity = engine.identity

@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from poise.exporter.assemble import Published
 from poise.exporter.checks.document import document
+from poise.exporter.collect import Groups
 from poise.exporter.exposition import Exposition, negotiate
 
 _METHODS = "GET, HEAD"
@@ -26,43 +27,68 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked: method, path and query as they came, and the Accept header (empty without one)."""
+
+    method: str
+    path: str
+    query: str = ""
+    accept: str = ""
+
+
 def plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Response:
     """A line of text."""
     return Response(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
 
 
 class Pages:
-    """What each path answers. Pure but for the newest snapshot and the clock, which are passed in."""
+    """What each path answers. Pure but for the newest snapshot and the clock, which are passed in.
 
-    def __init__(self, latest: Callable[[], Published | None], exposition: Exposition, version: str, wall: Callable[[], float] = time.time):
+    `groups`: what `/metrics?collect[]=` can choose among.
+    """
+
+    def __init__(
+        self,
+        latest: Callable[[], Published | None],
+        exposition: Exposition,
+        version: str,
+        wall: Callable[[], float] = time.time,
+        groups: Groups | None = None,
+    ):
         self._latest = latest
         self._exposition = exposition
         self._version = version
         self._wall = wall
+        self._groups = groups or Groups({})
 
-    def answer(self, method: str, path: str, accept: str) -> Response:
-        """The answer to a request whose path has no query."""
-        pages: dict[str, Callable[[str], Response]] = {
-            "/": lambda accept: self._landing(),
+    def answer(self, request: Request) -> Response:
+        """The answer to a request."""
+        pages: dict[str, Callable[[Request], Response]] = {
+            "/": lambda request: self._landing(),
             "/metrics": self._metrics,
-            "/checks": lambda accept: self._checks(),
-            "/healthz": lambda accept: plain(HTTPStatus.OK, "alive"),
-            "/readyz": lambda accept: self._ready(),
+            "/checks": lambda request: self._checks(),
+            "/healthz": lambda request: plain(HTTPStatus.OK, "alive"),
+            "/readyz": lambda request: self._ready(),
         }
-        page = pages.get(path)
+        page = pages.get(request.path)
         if page is None:
             return plain(HTTPStatus.NOT_FOUND, f"no such page; there are {' '.join(sorted(pages))}")
-        if method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, f"only {_METHODS}", ("Allow", _METHODS))
-        return page(accept)
+        return page(request)
 
-    def _metrics(self, accept: str) -> Response:
+    def _metrics(self, request: Request) -> Response:
+        try:
+            chosen = self._groups.chosen(request.query)
+        except ValueError as error:
+            return plain(HTTPStatus.BAD_REQUEST, str(error))
         published = self._latest()
         if published is None:
             return self._not_ready()
-        form = negotiate(accept)
+        form = negotiate(request.accept)
         results = published.outcome.results if published.outcome else ()
-        return Response(HTTPStatus.OK, form.value, self._exposition.render(published.snapshot, results, self._wall(), form))
+        return Response(HTTPStatus.OK, form.value, self._exposition.render(published.snapshot, results, self._wall(), form, chosen))
 
     def _checks(self) -> Response:
         published = self._latest()

@@ -1,24 +1,28 @@
 """The exporter's HTTP server, small on purpose: one request per connection, a bounded number of connections, each with a deadline.
 
-The deadline is for the whole of a connection, so that slow or hostile clients cost nothing but their own. What is answered is pages.py's.
+The deadline is for the whole of a connection, the TLS handshake too, so that slow or hostile clients cost nothing but their own. Each has a
+thread; nothing that a client does holds the one that accepts. A request is handler.py's, what is answered pages.py's, who may ask web/'s.
 """
 
 from __future__ import annotations
 
 import errno
-import gzip
 import ipaddress
 import logging
-import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+from socketserver import BaseRequestHandler
 from typing import Any
 
-from poise.exporter.pages import Pages, Response, plain
+from poise.exporter import http_checks
+from poise.exporter.handler import Handler
+from poise.exporter.pages import Pages
+from poise.exporter.web import tls
+from poise.exporter.web.security import InForce, WebSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -28,39 +32,13 @@ MOST_CONNECTIONS = 32
 CONNECTION_SECONDS = 10.0
 #: How often connections past their deadline are looked for, and how soon the server sees that it is to stop.
 POLL_SECONDS = 0.25
-#: The fastest level: a page of 400 KB shrinks to 8 % with it, and to 6 % with the slowest.
-_GZIP_LEVEL = 1
 #: The pause when the process or the node has no descriptor or memory for another connection.
 EXHAUSTED_SECONDS = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-def _accepts_gzip(header: str) -> bool:
-    for item in header.split(","):
-        coding, *parameters = (part.strip().lower() for part in item.split(";"))
-        if coding in ("gzip", "*"):
-            return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
-    return False
-
-
-def host_allowed(header: str | None, own: frozenset[str]) -> bool:
-    """Whether a Host header names one of `own` hosts or an address of this machine's loopback. No header (HTTP/1.0) is no browser: allowed."""
-    if header is None:
-        return True
-    match = re.fullmatch(r"\s*(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?\s*", header)
-    if match is None:
-        return False
-    host = (match[1] or match[2] or "").lower().rstrip(".")
-    if host in own or host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class _Connection:
-    """Bookkeeping of one open connection."""
+    """Bookkeeping of one open connection. `reading`: its request is not complete, or who asks is not known yet; or it is answered."""
 
     __slots__ = ("deadline", "reading")
 
@@ -69,54 +47,17 @@ class _Connection:
         self.reading = True
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One request, then the connection is closed."""
+#: What a client gets that speaks plain HTTP to a port with TLS, as Go's server says it.
+_PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nthis port speaks TLS; ask it with https://\n"
 
-    server: HttpServer
-    server_version = "poise"
-    sys_version = ""
 
-    def handle_one_request(self) -> None:
-        try:
-            super().handle_one_request()
-        except OSError:
-            # The client went away or its time is over; there is nobody to tell.
-            self.close_connection = True
-
-    def _any(self) -> None:
-        self.server.request_read(self.connection)
-        response = self._response()
-        body = response.body
-        self.send_response(response.status)
-        self.send_header("Content-Type", response.content_type)
-        self.send_header("Vary", "Accept, Accept-Encoding")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cache-Control", "no-store")
-        for name, value in response.headers:
-            self.send_header(name, value)
-        if _accepts_gzip(self.headers.get("Accept-Encoding", "")):
-            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
-            self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _response(self) -> Response:
-        if not self.server.host_allowed(self.connection, self.headers.get("Host")):
-            return plain(HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours; use the address that the exporter listens on")
-        try:
-            # Header values may hold anything; what is no Latin-1 text is as good as absent.
-            return self.server.pages.answer(self.command, self.path.partition("?")[0].partition("#")[0], self.headers.get("Accept", ""))
-        except Exception:
-            logger.exception("request for %r failed", self.path[:200])
-            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the log of the exporter")
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _any
-
-    def log_message(self, format: str, *args: Any) -> None:
-        logger.debug("%s %s", self.address_string(), format % args)
+def _say_goodbye(secured: ssl.SSLSocket) -> None:
+    """Tells the client that the end is the end (close_notify), and waits for no answer to that."""
+    try:
+        secured.settimeout(0)
+        secured.unwrap()
+    except (OSError, ValueError):
+        logger.debug("a client was gone before the end of TLS")
 
 
 class ListenError(Exception):
@@ -136,16 +77,18 @@ class HttpServer(ThreadingHTTPServer):
         port: int,
         pages: Pages,
         *,
+        security: WebSecurity | None = None,
         most_connections: int = MOST_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Binds. `host` is empty for all addresses of both families; port 0 takes a free one.
+        """Binds. `host` is empty for all addresses of both families; port 0 takes a free one. Without `security`: HTTP, for everybody.
 
         Raises:
             ListenError: the address is taken, not this machine's, or not allowed.
         """
         self.pages = pages
+        self._security = security
         self._host = host
         self._most_connections = most_connections
         self._connection_seconds = connection_seconds
@@ -156,7 +99,7 @@ class HttpServer(ThreadingHTTPServer):
         shown = f"{host}:{port}"
         try:
             self.address_family, address = self._resolve(host, port)
-            super().__init__(address, _Handler)
+            super().__init__(address, BaseRequestHandler)  # never made: finish_request makes ours
         except (OSError, UnicodeError, OverflowError) as error:
             words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"--listen={shown}: {words.lower()}; choose another address with --listen HOST:PORT") from None
@@ -180,12 +123,17 @@ class HttpServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
-    def host_allowed(self, connection: socket.socket, header: str | None) -> bool:
+    @property
+    def scheme(self) -> str:
+        """What its URLs start with."""
+        return "https" if self._security is not None and self._security.current().context is not None else "http"
+
+    def host_allowed(self, header: str | None) -> bool:
         """On a listener that is bound to loopback only our own names are answered, so that no page of a foreign name reads us."""
         listening = ipaddress.ip_address(str(self.server_address[0]).partition("%")[0])
         if not listening.is_loopback:
             return True
-        return host_allowed(header, frozenset({self._host.lower(), str(listening)}))
+        return http_checks.host_allowed(header, frozenset({self._host.lower(), str(listening)}))
 
     # ------------------------------------------------------------------------------------------------------------ connections
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -216,12 +164,54 @@ class HttpServer(ThreadingHTTPServer):
         request.settimeout(self._connection_seconds)
         super().process_request(request, client_address)
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Runs in the connection's own thread: TLS first where there is TLS, then the request."""
+        security = self._security.current() if self._security is not None else None
+        if security is None or security.context is None:
+            Handler(request, client_address, self, security)
+            return
+        # The new object takes the socket over from the old one, which is then nobody's.
+        secured = security.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with self._connections_lock:
+            state = self._connections.pop(request, None)
+            if state is not None:
+                self._connections[secured] = state
+        try:
+            # Without a state the connection was cut in between.
+            if state is not None and self._shake_hands(secured, security, client_address):
+                Handler(secured, client_address, self, security)
+                _say_goodbye(secured)
+        finally:
+            self.shutdown_request(secured)
+
+    def _shake_hands(self, secured: ssl.SSLSocket, security: InForce, client_address: Any) -> bool:
+        """Whether the client may go on."""
+        try:
+            secured.do_handshake()
+        except ssl.SSLError as error:
+            logger.debug("TLS with %s failed: %s", client_address[0], error.reason or error)
+            if error.reason == "HTTP_REQUEST":
+                socket.socket.sendall(secured, _PLAIN_HTTP)  # below TLS, in the client's own tongue
+            return False
+        names = security.config.tls.client_allowed_sans if security.config.tls is not None else ()
+        if not tls.allowed(secured.getpeercert(), names):
+            logger.warning("the certificate of the client %s has none of the names in client_allowed_sans", client_address[0])
+            return False
+        return True
+
     def request_read(self, connection: socket.socket) -> None:
-        """The request of this connection is complete."""
+        """The request of this connection is complete, and who asks may ask."""
+        self._set_reading(connection, False)
+
+    def answered(self, connection: socket.socket) -> None:
+        """The answer is out; what may still come is of no use, so the connection may make room for another."""
+        self._set_reading(connection, True)
+
+    def _set_reading(self, connection: socket.socket, reading: bool) -> None:
         with self._connections_lock:
             state = self._connections.get(connection)
             if state is not None:
-                state.reading = False
+                state.reading = reading
 
     def shutdown_request(self, request: Any) -> None:
         with self._connections_lock:
@@ -240,7 +230,8 @@ class HttpServer(ThreadingHTTPServer):
     @staticmethod
     def _cut(connection: socket.socket) -> None:
         try:
-            connection.shutdown(socket.SHUT_RDWR)
+            # The plain socket's: that of a TLS socket drops its cipher first, and its own thread might send in the clear in between.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
         except OSError:
             logger.debug("a connection was gone before it was cut")
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from poise.exporter.assemble import Published
 from poise.exporter.checks.runner import Runner
 from poise.exporter.exposition import Build, Exposition, Format
+from poise.exporter.http_checks import host_allowed
 from poise.exporter.pages import Pages
-from poise.exporter.server import EXHAUSTED_SECONDS, HttpServer, ListenError, host_allowed
+from poise.exporter.server import EXHAUSTED_SECONDS, HttpServer, ListenError
 from poise.exporter.snapshot import DriverInfo, NodeSnapshot
 
 from tests.scenes import card, engine, node

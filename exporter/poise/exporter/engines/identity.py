@@ -161,16 +161,19 @@ class Roster:
             member = self._members.get(spec.name)
             if member is not None and (member.spec is not None or member.found is not None):
                 continue
-            host, port = url_host(spec.url)
-            if any(
-                other.found is not None and other.url is not None and url_host(other.url)[1] == port and self.is_local(host)
-                for other in self._members.values()
-            ):
+            if any(other.found is not None and self._same_server(other.url, spec.url) for other in self._members.values()):
                 continue
             role = spec.role or Role.UNKNOWN
             source = "config" if spec.role is not None else "default"
             identity = EngineIdentity(spec.name, spec.deployment or spec.name, role, source, "config")
             self._members[spec.name] = Member(identity, EngineConfig(), spec.url, spec=spec)
+
+    def _same_server(self, one: str | None, other: str) -> bool:
+        """Whether two addresses are one port of this node."""
+        if one is None:
+            return False
+        (host, port), (other_host, other_port) = url_host(one), url_host(other)
+        return port == other_port and self.is_local(host) and self.is_local(other_host)
 
     def update(self, located: Sequence[Located], now: float) -> tuple[Member, ...]:
         """The members after a scan, in order of their names. An engine whose port is not known yet waits for it."""
