@@ -80,8 +80,8 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help="another server than the deployment's first engine")
-    parser.add_argument("--engine", help="an engine of the deployment by name")
+    parser.add_argument("--url", help="another server than the deployment's router or first engine")
+    parser.add_argument("--engine", help="an engine of the deployment by name, past the router")
     parser.add_argument("--model", help="served model name (default: the deployment's)")
     parser.add_argument("-c", "--concurrency", type=_positive, default=4, help="clients (default 4)")
     ends = parser.add_mutually_exclusive_group()

@@ -19,11 +19,19 @@ from poise.testbed.nvml.node import SimulatedNode
 from poise.testbed.nvml.profiles import Profile
 from poise.testbed.paths import StateLayout
 
-# The cards of the article that Poise answers; shapes ask for the first one or two.
-PROFILE = "h20x2"
+# The cards of the article that Poise answers; a shape gets the first few of the server's eight.
+PROFILE = "h20x8"
 # The mirror works at 5 Hz; a loaded machine may need seconds to start its Python.
 MIRROR_SECONDS = 60.0
 LOOK_SECONDS = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """The faults that are wanted, and the index of the card on which: None is the last."""
+
+    faults: tuple[str, ...] = ()
+    card: int | None = None
 
 
 def profile(count: int) -> Profile:
@@ -50,16 +58,18 @@ def library_environment(layout: StateLayout, cache: Path) -> dict[str, str]:
     return library.environment(layout.cards, cache)
 
 
-def want_faults(layout: StateLayout, names: Sequence[str]) -> None:
-    """Asks the mirror for exactly these faults and returns when it shows them. Raises TestbedError when it does not."""
-    write_json(layout.faults, {"faults": sorted(names)})
+def want_faults(layout: StateLayout, names: Sequence[str], card: int | None = None) -> None:
+    """Asks the mirror for exactly these faults, on this card or the last, and returns when it shows them. Raises TestbedError
+    when it does not."""
+    write_json(layout.faults, {"faults": sorted(names), "card": card})
     _wait(layout, lambda shown: shown.get("faults") == sorted(names), f"did not show {', '.join(names) or 'healthy cards'}")
 
 
-def wanted_faults(layout: StateLayout) -> list[str]:
+def wanted_faults(layout: StateLayout) -> Wish:
     """The faults that are wanted now."""
-    value = (read_json_object(layout.faults) or {}).get("faults")
-    return [str(name) for name in value] if isinstance(value, list) else []
+    found = read_json_object(layout.faults) or {}
+    names, card = found.get("faults"), found.get("card")
+    return Wish(tuple(str(name) for name in names) if isinstance(names, list) else (), card if isinstance(card, int) else None)
 
 
 def wait_mirrored(layout: StateLayout) -> None:

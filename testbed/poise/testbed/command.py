@@ -102,7 +102,7 @@ def _load(arguments: argparse.Namespace) -> int:
     url, model = arguments.url, arguments.model
     if url is None or model is None:
         deployment = Deployment.open(paths.state_directory(os.environ, arguments.state_dir))
-        url = url or deployment.engine(arguments.engine).url
+        url = url or (deployment.engine(arguments.engine).url if arguments.engine else deployment.plan.url)
         model = model or deployment.plan.served_name
     endless = arguments.forever or arguments.requests is not None
     settings = load.LoadSettings(
@@ -155,7 +155,7 @@ async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> No
 def _fault(arguments: argparse.Namespace) -> int:
     if arguments.list:
         for fault in faults.FAULTS:
-            print(f"{fault.name:<12} {fault.what}\n{'':<12} should raise {', '.join(fault.alerts)}")
+            print(f"{fault.name:<12} {fault.what}\n{'':<12} {fault.expected}")
         return 0
     deployment = Deployment.open(paths.state_directory(os.environ, arguments.state_dir))
     if arguments.undo:
@@ -164,7 +164,7 @@ def _fault(arguments: argparse.Namespace) -> int:
         return 0
     fault = faults.find(arguments.name)
     faults.apply(deployment, fault, _progress(f"Fault {fault.name}", [], None))
-    print(f"in force: {fault.what}; should raise {', '.join(fault.alerts)}; `poise testbed fault --undo` takes it back")
+    print(f"in force: {fault.what}; {fault.expected}; `poise testbed fault --undo` takes it back")
     return 0
 
 

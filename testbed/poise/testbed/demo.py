@@ -63,8 +63,8 @@ def run_demo(
     with Deployment.up(request, progress, environ, say, when_watched=show_page) as deployment:
         plan = deployment.plan
         with progress.step(STEP_LOAD, f"{CLIENTS} clients until Ctrl-C"):
-            deployment.spawn("load", "load", load_command(deployment.engine().url, plan.served_name))
-        say(f"vLLM answers on {deployment.engine().url}; `poise testbed fault --list` shows what can be broken; Ctrl-C ends it")
+            deployment.spawn("load", "load", load_command(plan.url, plan.served_name))
+        say(f"vLLM answers on {plan.url}; `poise testbed fault --list` shows what can be broken; Ctrl-C ends it")
         _wait_for_end(deployment, settings, say)
 
 

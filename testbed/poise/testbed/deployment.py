@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,17 +36,19 @@ from poise.testbed import (
 from poise.testbed.errors import TestbedError
 from poise.testbed.keeper import KEEP
 from poise.testbed.paths import StateLayout
-from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
 from poise.testbed.planning import (
     STEP_CARDS,
     STEP_EXPORTER,
     STEP_INSTALL,
     STEP_MODEL,
+    STEP_ROUTER,
     Request,
     make_plan,
     step_engine,
     step_names,
 )
+from poise.testbed.processes import wait_gone
 from poise.testbed.progress import Progress
 from poise.testbed.records import Record
 from poise.testbed.workers import Worker
@@ -58,6 +61,10 @@ READY_SECONDS: Mapping[environment.Build, float] = {"cpu": 900.0, "gpu": 3600.0}
 EXPORTER_READY_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 300.0
 LOCK_SECONDS = 5.0
+# vllm-router 0.1.17 answers 200 here once both prefill and decode are healthy.
+ROUTER_READY_PATH = "/readiness"
+ROUTER_READY_SECONDS = 120.0
+FIRST_PROMPT = "server token queue"
 
 
 class Deployment:
@@ -92,6 +99,7 @@ class Deployment:
     ) -> Self:
         """Brings the deployment up and returns when every engine has answered a request.
 
+        Behind a router they answer through it, together.
         One of the same shape that is whole already is returned as it is; what a killed launcher left is cleared first.
         `when_watched` is called as soon as the exporter runs. Any exception takes everything down again.
         Raises TestbedError: ports taken, another shape up, no compiler, no network, vLLM ended (with the end of its log).
@@ -114,9 +122,7 @@ class Deployment:
             try:
                 deployment._bring_up(wanted, agreed, progress, when_watched)
             except BaseException:
-                deployment._forget_keeper()
-                teardown.take_down(layout, say, lock_held=True)
-                deployment._end_keeper()
+                deployment._take_down(say, lock_held=True)
                 raise
             return deployment
 
@@ -128,6 +134,7 @@ class Deployment:
         running = cls.open(layout.root, environ)
         current = running.plan
         whole = all(spawning.answers(engine.port, "/health") for engine in current.engines)
+        whole = whole and (current.router is None or spawning.answers(current.router.port, ROUTER_READY_PATH))
         if not whole or not all(record.lives for record in recorded):
             return None
         if current.shape != wanted.shape.name or current.fault is not None:
@@ -158,6 +165,8 @@ class Deployment:
         spawned = [(engine, self._spawn_engine(engine, served)) for engine in agreed.engines]
         for engine, record in spawned:
             self._wait_engine(engine, record, progress)
+        if agreed.router is not None:
+            self.start_router(progress)
 
     # ---------------------------------------------------------------- looking
 
@@ -212,6 +221,27 @@ class Deployment:
             plan.write(self.layout.plan, replace(current, engines=engines, fault=fault))
             teardown.end_processes(self.layout, [changed.name])
             self._wait_engine(changed, self._spawn_engine(changed, self._model_path()), progress)
+            router = None if current.router is None else self.record(current.router.name)
+            if current.router is not None and router is not None and router.lives:
+                self._wait_router(current.router, progress)
+
+    def kill(self, name: str) -> None:
+        """Kills a part with all that it started; `record` still knows it. Raises TestbedError when it cannot be killed."""
+        with lock.held(self.layout.lock, f"killing {name}", timeout=LOCK_SECONDS):
+            teardown.kill(self.layout, name)
+
+    def start_router(self, progress: Progress) -> Record:
+        """Starts the router of the shape and returns when a request has gone through it. Raises TestbedError without one."""
+        current = self.plan
+        router = current.router
+        if router is None:
+            raise TestbedError(f"shape {current.shape} has no router")
+        command = launch.router_command(current, router)
+        environ = launch.router_environment(current, self.layout, self._environ)
+        facts = {"url": router.url, "metrics_url": router.metrics_url, "kind": router.kind}
+        record = spawning.spawn(self.layout, router.name, "router", command, environ, facts)
+        self._wait_router(router, progress)
+        return record
 
     def note_fault(self, fault: str | None) -> None:
         """Notes in the plan which fault is in force."""
@@ -226,7 +256,7 @@ class Deployment:
         current = self.plan
         command = launch.engine_command(current, engine, served)
         environ = launch.engine_environment(current, engine, self.layout, self._environ)
-        facts = {"url": engine.url, "tensor_parallel_size": str(engine.tensor_parallel_size)}
+        facts = {"url": engine.url, "tensor_parallel_size": str(engine.tensor_parallel_size), "role": engine.role}
         return spawning.spawn(self.layout, engine.name, "engine", command, environ, facts)
 
     def _wait_engine(self, engine: EnginePlan, record: Record, progress: Progress) -> None:
@@ -240,10 +270,34 @@ class Deployment:
                 note(phase.words if phase else "starting Python", fraction=phase.share if phase else 0.0)
 
             spawning.wait_http(self.layout, record, engine.port, "/health", READY_SECONDS[current.build], news)
-            note("answering a first request", fraction=0.99)
-            request.complete(engine.url, current.served_name, "server token queue", 4, FIRST_ANSWER_SECONDS, self._environ)
+            if current.router is None:  # prefill or decode alone is no use to a client: theirs goes through the router
+                note("answering a first request", fraction=0.99)
+                self._ask(engine.url, FIRST_ANSWER_SECONDS)
             self._note_shared_memory()
             note(f"ready on {engine.url}, tensor parallel {engine.tensor_parallel_size}", fraction=1.0)
+
+    def _wait_router(self, router: RouterPlan, progress: Progress) -> None:
+        """Returns when a request has gone through the router, prefill and decode. It learns of servers that came back by
+        asking them now and then, and refuses until then: a refusal is no failure before the deadline."""
+        record = self.record(router.name)
+        if record is None:
+            raise TestbedError(f"the router {router.name} does not run: `poise testbed fault --undo` starts it")
+        with progress.step(STEP_ROUTER, router.url) as note:
+            spawning.wait_http(self.layout, record, router.port, ROUTER_READY_PATH, ROUTER_READY_SECONDS, note)
+            deadline = time.monotonic() + FIRST_ANSWER_SECONDS
+            note("a first request from prefill to decode")
+            while True:
+                try:
+                    self._ask(router.url, max(1.0, deadline - time.monotonic()))
+                    break
+                except TestbedError:
+                    if time.monotonic() > deadline or not wait_gone([record.identity], spawning.ASK_SECONDS):
+                        raise
+            self._note_shared_memory()
+            note(f"ready on {router.url}", fraction=1.0)
+
+    def _ask(self, url: str, timeout: float) -> None:
+        request.complete(url, self.plan.served_name, FIRST_PROMPT, 4, timeout, self._environ)
 
     def _model_path(self) -> str:
         current = self.plan
@@ -262,23 +316,22 @@ class Deployment:
 
     def release(self) -> None:
         """Lets the deployment stay when this process ends."""
-        self._forget_keeper()
-        self._end_keeper()
-
-    def down(self, say: Callable[[str], None] = lambda _: None) -> teardown.Removed:
-        """Takes everything down; nothing of it is left. Twice is as good as once. Raises TestbedError."""
-        self._forget_keeper()
-        removed = teardown.take_down(self.layout, say)
-        self._end_keeper()
-        return removed
-
-    def _forget_keeper(self) -> None:
-        """The keeper is not to start its own taking down beside ours: it is told to keep, and ends."""
         if self._keeper_pipe is not None:
             with contextlib.suppress(BrokenPipeError):  # it was ended by somebody else's `down`
                 os.write(self._keeper_pipe, KEEP)
+        self._close_keeper_pipe()
 
-    def _end_keeper(self) -> None:
+    def down(self, say: Callable[[str], None] = lambda _: None) -> teardown.Removed:
+        """Takes everything down; nothing of it is left. Twice is as good as once. Raises TestbedError."""
+        return self._take_down(say, lock_held=False)
+
+    def _take_down(self, say: Callable[[str], None], lock_held: bool) -> teardown.Removed:
+        """The keeper watches to the end, which taking down ends last of all: if this is interrupted or killed half way, it goes on."""
+        removed = teardown.take_down(self.layout, say, lock_held)
+        self._close_keeper_pipe()
+        return removed
+
+    def _close_keeper_pipe(self) -> None:
         if self._keeper_pipe is not None:
             os.close(self._keeper_pipe)
             self._keeper_pipe = None

@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from poise.testbed import cards, processes, shapes, spawning
+from poise.testbed import cards, processes, shapes, spawning, workers
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
-from poise.testbed.plan import EnginePlan
+from poise.testbed.plan import DeploymentPlan, EnginePlan
 from poise.testbed.processes import wait_gone
 from poise.testbed.progress import Progress
 
-Kind = Literal["engine", "process", "cards"]
+Kind = Literal["engine", "rank", "part", "cards"]
 
 # A killed worker takes its server with it: vLLM 0.32 needed 9 s when idle machines ran it.
 SERVER_END_SECONDS = 60.0
@@ -25,14 +25,21 @@ SERVER_END_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`kind`: "engine" restarts a server with other settings, "process" signals one, "cards" shows on simulated cards only.
-    `alerts` are the rules (alerts/rules) that it should raise, `least_ranks` the tensor-parallel size it makes sense for."""
+    """`kind`: "engine" restarts a server with other settings, "rank" kills a worker, "part" kills a server or the router whole,
+    "cards" shows on simulated cards only. `alerts` are the rules (alerts/rules) that it should raise, `least_ranks` the
+    tensor-parallel size it makes sense for; `part` is the role of what a fault of a part kills."""
 
     name: str
     kind: Kind
     what: str
     alerts: tuple[str, ...]
     least_ranks: int
+    part: Literal["prefill", "decode", "router"] | None = None
+
+    @property
+    def expected(self) -> str:
+        """For a person: the alerts, or that none is known."""
+        return f"should raise {', '.join(self.alerts)}" if self.alerts else "no alert is made for it"
 
 
 FAULTS = (
@@ -50,7 +57,7 @@ FAULTS = (
         ("EngineSaturatedAndIdle", "EngineGPUsUnused"),
         2,
     ),
-    Fault("kill-rank", "process", "the worker of the last rank is killed (SIGKILL)", ("EngineDown",), 1),
+    Fault("kill-rank", "rank", "the worker of the last rank is killed (SIGKILL)", ("EngineDown",), 1),
     Fault(
         "rank-gone",
         "cards",
@@ -60,7 +67,10 @@ FAULTS = (
     ),
     Fault("slow-clock", "cards", "the last rank's card is held at a low SM clock (power cap)", ("EngineRankStraggler",), 2),
     Fault("link-down", "cards", "one NVLink between the cards is down", ("NVLinkLinkDown",), 2),
-    Fault("card-lost", "cards", "the last card has fallen off the bus (XID 79)", ("GPULost",), 2),
+    Fault("card-lost", "cards", "the last rank's card has fallen off the bus (XID 79)", ("GPULost",), 2),
+    Fault("kill-prefill", "part", "the prefill server is killed with its workers (SIGKILL)", ("EngineDown",), 1, "prefill"),
+    Fault("kill-decode", "part", "the decode server is killed with its workers (SIGKILL)", ("EngineDown",), 1, "decode"),
+    Fault("kill-router", "part", "the router is killed (SIGKILL) while the servers behind it live", (), 1, "router"),
 )
 
 
@@ -73,18 +83,24 @@ def find(name: str) -> Fault:
 
 
 def apply(deployment: Deployment, fault: Fault, progress: Progress) -> None:
-    """Puts the fault on the first engine of the deployment and returns when it is in force.
+    """Puts the fault on the first engine of the deployment that it makes sense for and returns when it is in force.
 
-    Raises TestbedError when another fault is in force, when there are too few ranks, or when it needs simulated cards.
+    Raises TestbedError when another fault is in force, when the shape has no such part or too few ranks, or when it needs
+    simulated cards.
     """
     current = deployment.plan
     if current.fault is not None:
         raise TestbedError(f"the fault {current.fault} is in force: `poise testbed fault --undo` first")
-    engine = deployment.engine()
-    if engine.tensor_parallel_size < fault.least_ranks:
+    engine = next((e for e in current.engines if e.tensor_parallel_size >= fault.least_ranks), None)
+    if engine is None:
         raise TestbedError(
-            f"{fault.name} needs an engine with tensor-parallel size {fault.least_ranks} or more and {engine.name} has "
-            f"{engine.tensor_parallel_size}: use shape tp"
+            f"{fault.name} needs an engine with tensor-parallel size {fault.least_ranks} or more and shape {current.shape} has none: "
+            "use shape tp or hybrid"
+        )
+    part = _part(current, fault)
+    if fault.part is not None and part is None:
+        raise TestbedError(
+            f"{fault.name} needs a deployment of prefill and decode and shape {current.shape} is none: use shape pd or hybrid"
         )
     if fault.kind == "cards" and not current.simulated_cards:
         raise TestbedError(f"{fault.name} can only be shown on simulated cards: this deployment has none")
@@ -93,10 +109,25 @@ def apply(deployment: Deployment, fault: Fault, progress: Progress) -> None:
         return
     with progress.step(f"fault {fault.name}", fault.what):
         deployment.note_fault(fault.name)
-        if fault.kind == "process":
+        if part is not None:
+            deployment.kill(part)
+        elif fault.kind == "rank":
             _kill_last_rank(deployment, engine)
         else:
-            cards.want_faults(deployment.layout, [fault.name])
+            cards.want_faults(deployment.layout, [fault.name], last_card(engine, current.simulated_cards))
+
+
+def _part(plan: DeploymentPlan, fault: Fault) -> str | None:
+    """The name of the part that the fault kills; None when it kills none, or the deployment has none of that role."""
+    if fault.part == "router":
+        return None if plan.router is None else plan.router.name
+    return next((engine.name for engine in plan.engines if engine.role == fault.part), None)
+
+
+def last_card(engine: EnginePlan, cards_there: int) -> int | None:
+    """The index of the card on which CUDA puts the engine's last rank; None when it sees too few."""
+    visible = workers.visible_devices(engine.cuda_visible_devices, [""] * cards_there)
+    return visible[engine.tensor_parallel_size - 1] if engine.tensor_parallel_size <= len(visible) else None
 
 
 def changed_engine(engine: EnginePlan, fault: Fault) -> EnginePlan:
@@ -109,9 +140,10 @@ def changed_engine(engine: EnginePlan, fault: Fault) -> EnginePlan:
 
 
 def undo(deployment: Deployment, progress: Progress) -> list[str]:
-    """Brings back the deployment as its shape says: card faults cleared, every engine alive with its own settings.
+    """Brings back the deployment as its shape says: card faults cleared, every engine alive with its own settings, the router
+    too.
 
-    Without a fault in force it looks and changes nothing. Returns the names of the engines that were restarted.
+    Without a fault in force it looks and changes nothing. Returns the names of the parts that were restarted.
     """
     current = deployment.plan
     if current.simulated_cards:
@@ -130,6 +162,11 @@ def undo(deployment: Deployment, progress: Progress) -> list[str]:
         if wanted != engine or not alive:
             deployment.restart_engine(wanted, None, progress)
             restarted.append(engine.name)
+    if current.router is not None:
+        router = deployment.record(current.router.name)
+        if router is None or not router.lives:
+            deployment.start_router(progress)
+            restarted.append(current.router.name)
     if deployment.plan.fault is not None:
         deployment.note_fault(None)
     return restarted

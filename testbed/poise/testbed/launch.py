@@ -5,13 +5,14 @@ Pure: values in, values out. The recipes for vLLM's CPU build were measured with
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from poise.testbed.model import SERVED_TINY, TINY
 from poise.testbed.paths import StateLayout
-from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
 from poise.testbed.ports import LOOPBACK
 
 PATCH = Path(__file__).with_name("vllm_patch")
@@ -23,6 +24,14 @@ DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
 CPU_KV_CACHE_BYTES = 128 * 1024 * 1024
 CPU_MAX_MODEL_LEN = 2048
 CPU_MAX_NUM_SEQS = 16
+
+# vLLM's words for who makes the KV cache of a prompt and who uses it (--kv-transfer-config, 0.32).
+KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+# vllm-router 0.1.17 looks at its workers once a minute and calls one dead after three misses; a testbed in which servers are
+# killed and come back is not to wait minutes for either.
+ROUTER_HEALTH_SECONDS = 2
+ROUTER_FAILURES = 2
 
 
 def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list[str]:
@@ -43,7 +52,15 @@ def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list
             *("--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)),
             "--enforce-eager",
         ]
+    if engine.kv_connector is not None:
+        command += ["--kv-transfer-config", json.dumps(_kv_transfer(plan, engine))]
     return [*command, *engine.arguments]
+
+
+def _kv_transfer(plan: DeploymentPlan, engine: EnginePlan) -> dict[str, str]:
+    """--kv-transfer-config. The CPU build has to be told that its KV cache lies in main memory."""
+    wanted = {"kv_connector": str(engine.kv_connector), "kv_role": KV_ROLES.get(engine.role, "kv_both")}
+    return {**wanted, "kv_buffer_device": "cpu"} if plan.build == "cpu" else wanted
 
 
 def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLayout, environ: Mapping[str, str]) -> dict[str, str]:
@@ -64,11 +81,36 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             "VLLM_HOST_IP": LOOPBACK,
             "GLOO_SOCKET_IFNAME": "lo",
         }
+    if engine.side_channel_port is not None:
+        result |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_channel_port)}
+        if plan.build == "cpu":
+            # UCX tries every transport and network device of the machine otherwise.
+            result |= {"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "lo"}
     if plan.model == TINY:
         result |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if engine.cuda_visible_devices is not None:
         result["CUDA_VISIBLE_DEVICES"] = engine.cuda_visible_devices
     return result
+
+
+def router_command(plan: DeploymentPlan, router: RouterPlan) -> list[str]:
+    """vllm-router 0.1.17 in front of the plan's prefill and decode engines."""
+    return [
+        str(plan.environment / "bin" / router.kind),
+        *("--host", LOOPBACK, "--port", str(router.port)),
+        *("--prometheus-host", LOOPBACK, "--prometheus-port", str(router.metrics_port)),
+        *("--policy", "round_robin", "--vllm-pd-disaggregation", "--kv-connector", "nixl"),
+        *(word for engine in plan.engines if engine.role == "prefill" for word in ("--prefill", engine.url)),
+        *(word for engine in plan.engines if engine.role == "decode" for word in ("--decode", engine.url)),
+        *("--worker-startup-check-interval", str(ROUTER_HEALTH_SECONDS)),
+        *("--health-check-interval-secs", str(ROUTER_HEALTH_SECONDS)),
+        *("--health-failure-threshold", str(ROUTER_FAILURES), "--health-success-threshold", "1"),
+    ]
+
+
+def router_environment(plan: DeploymentPlan, layout: StateLayout, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the router finds in its environment: it needs no GPU, and none of what leads Python astray."""
+    return clean(environ, layout) | {"PATH": f"{plan.environment / 'bin'}:{environ.get('PATH', '/usr/bin:/bin')}"}
 
 
 def served_name(model: str) -> str:

@@ -65,7 +65,7 @@ class Mirror:
         self._meters: dict[int, Meter] = {}
         self._shown: tuple[dict[int, int], tuple[str, ...]] | None = None
         self._temperature = [self._limits.idle_celsius] * len(node.gpus)
-        self._applied: tuple[str, ...] = ()
+        self._applied = cards.Wish()
         self._looked = float("-inf")
         self._ticked: float | None = None
         self._shape: ModelShape | None = None
@@ -79,22 +79,22 @@ class Mirror:
         if now - self._looked >= LOOK_SECONDS:
             self._look()
             self._looked = now
-        faults = cards.wanted_faults(self._layout)
-        last = len(self._node.gpus) - 1
+        wish = cards.wanted_faults(self._layout)
+        faults, faulty = wish.faults, self._faulty(wish).position
         on_cards = {
             card: worker
             for engine in self._engines.values()
             for card, worker in engine.by_card.items()
-            if not (card == last and "rank-gone" in faults)
+            if not (card == faulty and "rank-gone" in faults)
         }
         seconds = 0.0 if self._ticked is None else now - self._ticked
         self._ticked = now
         for gpu in self._node.gpus:
-            self._show_card(gpu, on_cards.get(gpu.position), now, wall, seconds, slow=gpu.position == last and "slow-clock" in faults)
+            self._show_card(gpu, on_cards.get(gpu.position), now, wall, seconds, slow=gpu.position == faulty and "slow-clock" in faults)
         for engine in self._engines.values():
             self._show_traffic(engine, on_cards, now)
-        self._apply(tuple(faults))
-        shown = {worker.pid: card for card, worker in on_cards.items()}, tuple(faults)
+        self._apply(wish)
+        shown = {worker.pid: card for card, worker in on_cards.items()}, faults
         if shown != self._shown:
             cards.show(self._layout, *shown)
             self._shown = shown
@@ -186,25 +186,31 @@ class Mirror:
 
     def _add_bytes(self, gpu: SimulatedGPU, count: int) -> None:
         """NCCL stripes over all links, so each that is up carries the same part."""
-        down = {0} if "link-down" in self._applied else set()
+        down = {0} if "link-down" in self._applied.faults and gpu.position == self._faulty(self._applied).position else set()
         links = [link for link in range(gpu.link_count) if link not in down]
         with gpu.changing():
             for place, link in enumerate(links):
                 part = count // len(links) + (place < count % len(links))
                 gpu.add_nvlink_bytes(link, tx=part, rx=part)
 
-    def _apply(self, wanted: tuple[str, ...]) -> None:
+    def _faulty(self, wish: cards.Wish) -> SimulatedGPU:
+        """The card that faults are shown on."""
+        return self._node.gpus[-1 if wish.card is None or wish.card >= len(self._node.gpus) else wish.card]
+
+    def _apply(self, wanted: cards.Wish) -> None:
         """Faults that are switched, not shown anew at each tick."""
         if wanted == self._applied:
             return
-        last = self._node.gpus[-1]
-        if last.link_count:
-            last.set_link_up(0, "link-down" not in wanted)
-        if "card-lost" in wanted and "card-lost" not in self._applied:
-            self._node.lose(last.position)
-            self._node.raise_xid(last.position, XID_FALLEN_OFF)
-        elif "card-lost" not in wanted:
-            self._node.restore(last.position)
+        faulty, before = self._faulty(wanted).position, self._faulty(self._applied).position
+        for gpu in self._node.gpus:
+            here = wanted.faults if gpu.position == faulty else ()
+            if gpu.link_count:
+                gpu.set_link_up(0, "link-down" not in here)
+            if "card-lost" not in here:
+                self._node.restore(gpu.position)
+        if "card-lost" in wanted.faults and not ("card-lost" in self._applied.faults and faulty == before):
+            self._node.lose(faulty)
+            self._node.raise_xid(faulty, XID_FALLEN_OFF)
         self._applied = wanted
 
 

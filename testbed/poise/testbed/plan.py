@@ -13,6 +13,7 @@ from poise.testbed.environment import Build
 from poise.testbed.errors import TestbedError
 from poise.testbed.files import read_json_object, write_json
 from poise.testbed.ports import LOOPBACK
+from poise.testbed.shapes import EngineRole, RouterKind
 
 # vLLM 0.32's arguments that carry a secret: they would stand in files and process lists.
 SECRET_ARGUMENTS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
@@ -27,10 +28,31 @@ class EnginePlan:
     tensor_parallel_size: int
     cuda_visible_devices: str | None
     arguments: tuple[str, ...]
+    role: EngineRole = "mixed"
+    kv_connector: str | None = None
+    side_channel_port: int | None = None
 
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPlan:
+    """The router in front of prefill and decode."""
+
+    name: str
+    kind: RouterKind
+    port: int
+    metrics_port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.metrics_port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +68,12 @@ class DeploymentPlan:
     engines: tuple[EnginePlan, ...]
     exporter_port: int | None
     fault: str | None = None
+    router: RouterPlan | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients send their requests: the router, without one the first engine."""
+        return self.engines[0].url if self.router is None else self.router.url
 
     @property
     def exporter_url(self) -> str | None:
@@ -91,11 +119,13 @@ def _parse(value: Mapping[str, object]) -> DeploymentPlan:
         engines=tuple(_engine(engine) for engine in engines),
         exporter_port=exporter if isinstance(exporter, int) else None,
         fault=fault if isinstance(fault, str) else None,
+        router=_router(value["router"]),
     )
 
 
 def _engine(value: Mapping[str, object]) -> EnginePlan:
-    visible, arguments = value["cuda_visible_devices"], value["arguments"]
+    visible, arguments, role = value["cuda_visible_devices"], value["arguments"], value["role"]
+    connector, side_channel = value["kv_connector"], value["side_channel_port"]
     if not isinstance(arguments, list):
         raise ValueError("arguments")
     return EnginePlan(
@@ -104,7 +134,18 @@ def _engine(value: Mapping[str, object]) -> EnginePlan:
         tensor_parallel_size=_number(value, "tensor_parallel_size"),
         cuda_visible_devices=visible if isinstance(visible, str) else None,
         arguments=tuple(str(argument) for argument in arguments),
+        role="prefill" if role == "prefill" else "decode" if role == "decode" else "mixed",
+        kv_connector=connector if isinstance(connector, str) else None,
+        side_channel_port=side_channel if isinstance(side_channel, int) else None,
     )
+
+
+def _router(value: object) -> RouterPlan | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError("router")
+    return RouterPlan(_text(value, "name"), "vllm-router", _number(value, "port"), _number(value, "metrics_port"))
 
 
 def _text(value: Mapping[str, object], key: str) -> str:

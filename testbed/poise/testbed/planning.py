@@ -11,7 +11,7 @@ from pathlib import Path
 
 from poise.testbed import environment, hardware, launch, model, ports
 from poise.testbed.errors import TestbedError
-from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
 from poise.testbed.shapes import Shape
 
 EXPORTER_PORT = 9747
@@ -20,6 +20,7 @@ STEP_CARDS = "simulated cards"
 STEP_EXPORTER = "exporter"
 STEP_INSTALL = "vLLM installed"
 STEP_MODEL = "model"
+STEP_ROUTER = "router"
 
 
 def step_engine(name: str) -> str:
@@ -28,7 +29,7 @@ def step_engine(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be brought up. `fixed_ports` by part ("exporter" or the name of an engine); `any_ports` takes any that are
+    """What is to be brought up. `fixed_ports` by part ("exporter", or one of `part_ports`); `any_ports` takes any that are
     free instead of the well-known ones. `watched` false leaves out exporter and simulated cards."""
 
     shape: Shape
@@ -51,11 +52,11 @@ def make_plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], 
         raise TestbedError(
             f"shape {shape.name} needs {shape.gpus} GPUs and this machine has {len(machine.gpu_memory_mib)}: use shape single"
         )
-    chosen = model.choose(wanted.model, machine, shape.gpus)
+    chosen = model.choose(wanted.model, machine, shape.gpus_of_smallest_engine)
     known = model.tiny_shape() if chosen == model.TINY else model.read_shape(Path(chosen))
     for engine in shape.engines:
         model.check_parallel(known, engine.tensor_parallel_size, chosen)
-    preferred = {engine.name: engine.port for engine in shape.engines}
+    preferred = part_ports(shape)
     if wanted.watched:
         preferred["exporter"] = EXPORTER_PORT
     unknown = sorted(set(wanted.fixed_ports) - set(preferred))
@@ -79,11 +80,38 @@ def make_plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], 
                 engine.tensor_parallel_size,
                 engine.cuda_visible_devices,
                 (*engine.arguments, *wanted.arguments),
+                engine.role,
+                engine.kv_connector,
+                given.ports.get(side_channel_part(engine.name)),
             )
             for engine in shape.engines
         ),
         exporter_port=given.ports.get("exporter"),
+        router=None
+        if shape.router is None
+        else RouterPlan(
+            shape.router.name,
+            shape.router.kind,
+            given.ports[shape.router.name],
+            given.ports[metrics_part(shape.router.name)],
+        ),
     )
+
+
+def part_ports(shape: Shape) -> dict[str, int]:
+    """The preferred port of everything in a shape that listens, by the name under which it can be given another."""
+    preferred = {} if shape.router is None else {shape.router.name: shape.router.port}
+    preferred |= {engine.name: engine.port for engine in shape.engines}
+    preferred |= {side_channel_part(e.name): e.side_channel_port for e in shape.engines if e.side_channel_port is not None}
+    return preferred if shape.router is None else {**preferred, metrics_part(shape.router.name): shape.router.metrics_port}
+
+
+def side_channel_part(engine: str) -> str:
+    return f"{engine}_side_channel"
+
+
+def metrics_part(router: str) -> str:
+    return f"{router}_metrics"
 
 
 def step_names(wanted: Request, simulated: bool) -> list[str]:
@@ -91,4 +119,5 @@ def step_names(wanted: Request, simulated: bool) -> list[str]:
     watched = [STEP_CARDS, STEP_EXPORTER] if simulated else [STEP_EXPORTER]
     made = [STEP_MODEL] if simulated and wanted.model in (None, model.TINY) else []
     engines = [step_engine(engine.name) for engine in wanted.shape.engines]
-    return [*(watched if wanted.watched else []), STEP_INSTALL, *made, *engines]
+    routed = [] if wanted.shape.router is None else [STEP_ROUTER]
+    return [*(watched if wanted.watched else []), STEP_INSTALL, *made, *engines, *routed]

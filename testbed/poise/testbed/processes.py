@@ -10,11 +10,14 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+# States in /proc/PID/stat of a process that was sent SIGSTOP and runs nothing: stopped, traced, or waiting in the kernel.
+STILL = ("T", "t", "D")
+STOPPING_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,25 @@ def wait_gone(identities: Iterable[ProcessIdentity], timeout: float) -> list[Pro
     finally:
         for descriptor in open_descriptors:
             os.close(descriptor)
+
+
+def stop_all(members: Callable[[], Iterable[ProcessStat]], timeout: float) -> list[ProcessIdentity]:
+    """Stops (SIGSTOP) the processes that `members` names, and those that it names anew because one of them had just forked,
+    until none runs any more or `timeout` seconds passed. Returns all of them; SIGKILL ends a stopped process too."""
+    deadline = time.monotonic() + timeout
+    stopped: dict[ProcessIdentity, None] = {}
+    while True:
+        running = False
+        for stat in members():
+            identity = ProcessIdentity(stat.pid, stat.start_ticks)
+            if identity not in stopped:
+                stopped[identity] = None
+                running = send(identity, signal.SIGSTOP) or running
+            elif stat.lives and stat.state not in STILL:
+                running = True
+        if not running or time.monotonic() > deadline:
+            return list(stopped)
+        time.sleep(STOPPING_SECONDS)  # the signal reaches a thread when it next enters the kernel
 
 
 def end(identities: Iterable[ProcessIdentity], grace: float, after_kill: float = 10.0) -> list[ProcessIdentity]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from poise.testbed import cards, lock, processes, records, spawning, workers
-from poise.testbed.deployment import Deployment
+from poise.testbed.deployment import ROUTER_READY_PATH, Deployment
 
 READY_TIMEOUT_SECONDS = 2.0
 
@@ -25,6 +25,7 @@ class PartStatus:
     state: str
     seconds: float
     url: str | None
+    engine_role: str | None  # mixed, prefill or decode
     tensor_parallel_size: int | None
     workers: tuple[tuple[int, str, int | None], ...]  # pid, title, card
 
@@ -69,6 +70,7 @@ def look(deployment: Deployment, now: float | None = None) -> Status:
                 state=_state(record),
                 seconds=max(0.0, moment - record.started),
                 url=record.facts.get("url"),
+                engine_role=record.facts.get("role"),
                 tensor_parallel_size=size,
                 workers=tuple((worker.pid, worker.title, shown.get(worker.pid)) for worker in found),
             )
@@ -89,7 +91,7 @@ def look(deployment: Deployment, now: float | None = None) -> Status:
 def _state(record: records.Record) -> str:
     if not record.lives:
         return "dead"
-    path = {"engine": "/health", "exporter": "/readyz"}.get(record.role)
+    path = {"engine": "/health", "router": ROUTER_READY_PATH, "exporter": "/readyz"}.get(record.role)
     url = record.facts.get("url")
     if path is None or url is None:
         return "ready"
@@ -105,9 +107,10 @@ def text(status: Status) -> str:
     if status.busy:
         lines.append(f"working now: {status.busy}")
     for part in status.parts:
+        role = f", {part.engine_role}" if part.engine_role not in (None, "mixed") else ""
         size = f", tensor parallel {part.tensor_parallel_size}" if part.tensor_parallel_size else ""
         url = f" {part.url}" if part.url else ""
-        lines.append(f"  {part.name:<10} {part.state:<9} pid {part.pid:<8} {part.seconds:>6.0f} s{url}{size}")
+        lines.append(f"  {part.name:<10} {part.state:<9} pid {part.pid:<8} {part.seconds:>6.0f} s{url}{role}{size}")
         for pid, title, card in part.workers:
             place = f"card {card}" if card is not None else "no card"
             lines.append(f"  {'':<10} {'worker':<9} pid {pid:<8} {place}, {title}")

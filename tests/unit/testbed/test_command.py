@@ -98,6 +98,7 @@ def test_the_list_of_faults_names_each_with_its_alerts(capsys: pytest.CaptureFix
     assert run("fault", "--list") == 0
     text = capsys.readouterr().out
     assert "kill-rank    the worker of the last rank is killed (SIGKILL)\n             should raise EngineDown\n" in text
+    assert "live\n             no alert is made for it\n" in text
 
 
 def test_a_secret_argument_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -36,5 +36,7 @@ def test_steps_follow_what_there_is_to_do() -> None:
     layout = StateLayout(Path("/nowhere"))
     pair = Request(shapes.load("pair"), layout.root, layout.root, watched=False)
     assert step_names(pair, simulated=True) == ["vLLM installed", "model", "vLLM first", "vLLM second"]
+    split = Request(shapes.load("pd"), layout.root, layout.root)
+    assert step_names(split, simulated=True)[-3:] == ["vLLM prefill", "vLLM decode", "router"]
     gpus = Request(shapes.load("single"), layout.root, layout.root)
     assert step_names(gpus, simulated=False) == ["exporter", "vLLM installed", "vLLM server"]

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from poise.testbed import faults, plan
+from poise.testbed import faults, plan, teardown
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.plan import EnginePlan
 from poise.testbed.progress import Progress
+from poise.testbed.records import Role
 
-from tests.unit.testbed.deployments import layout_in
-from tests.unit.testbed.test_plan import PLAN
+from tests.unit.testbed.deployments import layout_in, ours, start, start_family
+from tests.unit.testbed.test_plan import PLAN, SPLIT
+from tests.waiting import wait_until
 
 RULES = Path("alerts/poise/alerts/rules")
 HEALTHY = EnginePlan("server", 8000, 2, None, ())
@@ -47,6 +49,9 @@ def test_the_faults_of_the_issue_are_all_there() -> None:
         "slow-clock",
         "link-down",
         "card-lost",
+        "kill-prefill",
+        "kill-decode",
+        "kill-router",
     ]
 
 
@@ -71,8 +76,34 @@ def test_a_second_fault_is_refused(tmp_path: Path) -> None:
 
 def test_a_fault_of_two_ranks_is_refused_on_one(tmp_path: Path) -> None:
     target = deployment(tmp_path, engines=(replace(HEALTHY, tensor_parallel_size=1),))
-    with pytest.raises(TestbedError, match="one-visible needs an engine with tensor-parallel size 2 or more"):
+    with pytest.raises(TestbedError, match="one-visible needs an engine with tensor-parallel size 2 or more and shape tp has none"):
         apply(target, "one-visible")
+
+
+@pytest.mark.parametrize("name", ["kill-prefill", "kill-decode", "kill-router"])
+def test_a_fault_of_prefill_and_decode_is_refused_where_they_are_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TestbedError, match=f"{name} needs a deployment of prefill and decode and shape tp is none: use shape pd or hybrid"):
+        apply(deployment(tmp_path), name)
+
+
+@pytest.mark.parametrize(("name", "part", "role"), [("kill-decode", "decode", "engine"), ("kill-router", "router", "router")])
+def test_the_part_that_a_fault_names_is_killed_whole_and_its_record_stays(tmp_path: Path, name: str, part: str, role: Role) -> None:
+    target = deployment(tmp_path, engines=SPLIT.engines, router=SPLIT.router, shape="pd")
+    dead, other = start_family(target.layout, part, role), start(target.layout, "prefill", "engine")
+    wait_until(lambda: len(ours(target.layout)) == 3, "the part, its child and another")
+    apply(target, name)
+    assert ours(target.layout) == [other.pid]
+    assert target.record(part) == dead
+    assert target.plan.fault == name
+    teardown.take_down(target.layout)
+
+
+def test_a_fault_of_a_card_is_on_the_card_of_the_last_rank_that_the_engine_has() -> None:
+    prefill = replace(HEALTHY, cuda_visible_devices="0,1")
+    assert faults.last_card(HEALTHY, 3) == 1
+    assert faults.last_card(prefill, 3) == 1
+    assert faults.last_card(replace(prefill, cuda_visible_devices="2,0"), 3) == 0
+    assert faults.last_card(replace(prefill, cuda_visible_devices="2"), 3) is None
 
 
 def test_a_fault_of_a_card_is_refused_on_real_ones(tmp_path: Path) -> None:

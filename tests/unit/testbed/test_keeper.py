@@ -27,6 +27,8 @@ start_family(layout)
 if sys.argv[2] == "release":
     made.release()
 print("up", flush=True)
+if sys.argv[2] == "down":
+    made.down(lambda text: print(text, flush=True))
 time.sleep(600)
 """
 
@@ -49,6 +51,33 @@ def test_everything_ends_when_the_launcher_is_killed(tmp_path: Path, number: sig
         launcher.wait()
         wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
     assert "taking everything down" in layout.log("keeper").read_text()
+
+
+# Holds the lock of a deployment and does not let itself be asked to leave.
+STUBBORN = """
+import pathlib, signal, sys, time
+from poise.testbed import lock
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with lock.held(pathlib.Path(sys.argv[1]), "stubborn"):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_taking_down_that_is_interrupted_half_way_is_finished_by_the_keeper(tmp_path: Path) -> None:
+    """A second Ctrl-C while the first one's cleaning up waits for somebody else."""
+    layout = layout_in(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", STUBBORN, str(layout.lock)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with launch(layout, "down") as launcher:
+            assert launcher.stdout is not None
+            assert launcher.stdout.readline() == f"stopping process {holder.pid} (stubborn)\n".encode()
+            launcher.send_signal(signal.SIGINT)
+            assert launcher.wait() != 0
+        assert len(ours(layout)) == 3
+        holder.kill()
+    wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
 
 
 def test_a_released_deployment_outlives_its_launcher(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from poise.testbed import launch
 from poise.testbed.paths import StateLayout
 from poise.testbed.plan import EnginePlan
 
-from tests.unit.testbed.test_plan import PLAN
+from tests.unit.testbed.test_plan import PLAN, SPLIT
 
 LAYOUT = StateLayout(Path("/state"))
 ENGINE = EnginePlan("server", 8000, 2, None, ("--max-num-seqs=2",))
@@ -57,6 +58,48 @@ def test_the_plan_decides_what_a_server_sees_and_on_gpus_the_user_where_the_plan
     environ = launch.engine_environment(gpu, ENGINE, LAYOUT, USER)
     assert environ["CUDA_VISIBLE_DEVICES"] == "3"
     assert not {"PYTHONPATH", "HF_HUB_OFFLINE", "VLLM_CPU_OMP_THREADS_BIND"} & environ.keys()
+
+
+def test_prefill_makes_the_kv_cache_and_decode_uses_it_over_side_channels_of_their_own() -> None:
+    ports = []
+    for engine, role in zip(SPLIT.engines, ("kv_producer", "kv_consumer"), strict=True):
+        command = launch.engine_command(SPLIT, engine, "/models/tiny")
+        given = json.loads(dict(pairwise(command))["--kv-transfer-config"])
+        assert given == {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"}
+        environ = launch.engine_environment(SPLIT, engine, LAYOUT, USER)
+        assert environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "127.0.0.1"
+        assert (environ["UCX_TLS"], environ["UCX_NET_DEVICES"]) == ("tcp,self,sm", "lo")
+        ports.append(environ["VLLM_NIXL_SIDE_CHANNEL_PORT"])
+    assert ports == ["5600", "5700"]
+
+
+def test_on_gpus_nixl_chooses_where_the_kv_cache_lies_and_how_it_travels() -> None:
+    gpu = replace(SPLIT, build="gpu")
+    command = launch.engine_command(gpu, gpu.engines[0], "Qwen/Qwen2.5-0.5B-Instruct")
+    assert "kv_buffer_device" not in dict(pairwise(command))["--kv-transfer-config"]
+    environ = launch.engine_environment(gpu, gpu.engines[0], LAYOUT, USER)
+    assert "VLLM_NIXL_SIDE_CHANNEL_PORT" in environ
+    assert not {"UCX_TLS", "UCX_NET_DEVICES"} & environ.keys()
+
+
+def test_a_server_of_both_has_no_side_channel() -> None:
+    assert "--kv-transfer-config" not in launch.engine_command(PLAN, ENGINE, "/models/tiny")
+    assert not [name for name in launch.engine_environment(PLAN, ENGINE, LAYOUT, USER) if name.startswith(("VLLM_NIXL", "UCX"))]
+
+
+def test_the_router_knows_who_is_prefill_and_who_decode_and_is_seen_on_loopback_alone() -> None:
+    assert SPLIT.router is not None
+    command = launch.router_command(SPLIT, SPLIT.router)
+    pairs = dict(pairwise(command))
+    assert command[0] == "/cache/vllm-cpu-1/bin/vllm-router"
+    assert (pairs["--prefill"], pairs["--decode"]) == ("http://127.0.0.1:8100", "http://127.0.0.1:8200")
+    assert (pairs["--host"], pairs["--port"], pairs["--prometheus-host"], pairs["--prometheus-port"]) == (
+        *("127.0.0.1", "8000"),
+        *("127.0.0.1", "29000"),
+    )
+    environ = launch.router_environment(SPLIT, LAYOUT, USER)
+    assert not {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"} & environ.keys()
+    assert environ["TMPDIR"] == "/state/tmp"
 
 
 def test_usage_reports_to_others_are_off() -> None:

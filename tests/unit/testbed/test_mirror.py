@@ -215,6 +215,20 @@ def test_link_down_and_card_lost_are_switched_on_and_off(world: World) -> None:
     assert last._card.condition == 0
 
 
+def test_a_fault_is_on_the_card_that_is_wished_and_leaves_the_others(world: World) -> None:
+    first, last = world.node.gpus
+    up = last._card.links[0].state
+    world.layout.faults.write_text('{"faults": ["card-lost", "link-down", "rank-gone", "slow-clock"], "card": 0}')
+    world.tick()
+    assert (first._card.links[0].state != up, last._card.links[0].state != up) == (True, False)
+    assert (first._card.condition != 0, last._card.condition != 0) == (True, False)
+    assert on_cards(world) == [[], [SECOND_RANK]]
+    assert (first._card.event_reasons & 0x4, last._card.event_reasons & 0x4) == (0x4, 0)
+    world.layout.faults.write_text('{"faults": ["card-lost"], "card": 1}')
+    world.tick()
+    assert (first._card.condition != 0, last._card.condition != 0) == (False, True)
+
+
 def test_a_restarted_mirror_goes_on_with_the_faults_that_are_wanted(world: World) -> None:
     world.layout.faults.write_text('{"faults": ["link-down"]}')
     world.tick()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from poise.testbed import plan
 from poise.testbed.errors import TestbedError
-from poise.testbed.plan import DeploymentPlan, EnginePlan
+from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
 
 PLAN = DeploymentPlan(
     shape="tp",
@@ -20,11 +21,27 @@ PLAN = DeploymentPlan(
     exporter_port=9747,
     fault="one-card",
 )
+SPLIT = replace(
+    PLAN,
+    shape="pd",
+    engines=(
+        EnginePlan("prefill", 8100, 1, "0", (), "prefill", "NixlConnector", 5600),
+        EnginePlan("decode", 8200, 1, "1", (), "decode", "NixlConnector", 5700),
+    ),
+    fault=None,
+    router=RouterPlan("router", "vllm-router", 8000, 29000),
+)
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan.write(tmp_path / "deployment.json", PLAN)
-    assert plan.read(tmp_path / "deployment.json") == PLAN
+@pytest.mark.parametrize("written", [PLAN, SPLIT], ids=["tp", "pd"])
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path, written: DeploymentPlan) -> None:
+    plan.write(tmp_path / "deployment.json", written)
+    assert plan.read(tmp_path / "deployment.json") == written
+
+
+def test_requests_go_to_the_router_and_without_one_to_the_first_server() -> None:
+    assert (PLAN.url, SPLIT.url) == ("http://127.0.0.1:8000", "http://127.0.0.1:8000")
+    assert replace(SPLIT, router=RouterPlan("router", "vllm-router", 8010, 29000)).url == "http://127.0.0.1:8010"
 
 
 def test_without_a_plan_there_is_no_deployment(tmp_path: Path) -> None:

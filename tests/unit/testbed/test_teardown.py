@@ -44,12 +44,42 @@ def test_everything_ends_and_only_logs_stay(layout: StateLayout) -> None:
     assert sorted(path.name for path in layout.root.iterdir()) == ["lock", "lock.holder.json", "logs"]
 
 
+# Makes files in shared memory without end, each held by nobody but a child: what is noted is old at once.
+RESTLESS = """
+import mmap, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(2):
+    os.fork()
+number = 0
+while True:
+    file = open(f"/dev/shm/psm_{sys.argv[1]}_{os.getpid()}_{number}", "w+b")
+    file.truncate(4096)
+    view = mmap.mmap(file.fileno(), 4096)
+    number += 1
+    print("made", flush=True)
+    time.sleep(0.005)
+    os.unlink(file.name)
+"""
+
+
+def test_nothing_is_left_of_a_server_that_makes_shared_memory_until_its_last_moment(layout: StateLayout) -> None:
+    mark = f"poise_restless_{os.getpid()}"
+    start(layout, command=[sys.executable, "-c", RESTLESS, mark])
+    wait_until(lambda: len(ours(layout)) == 4 and layout.log("server").read_text().count("made") > 40, "files that come and go")
+    try:
+        teardown.take_down(layout)
+        assert list(Path("/dev/shm").glob(f"psm_{mark}_*")) == []
+    finally:
+        for path in Path("/dev/shm").glob(f"psm_{mark}_*"):
+            path.unlink()
+
+
 def test_watchers_end_before_what_they_watch(layout: StateLayout) -> None:
-    for name, role in (("server", "engine"), ("mirror", "mirror"), ("exporter", "exporter"), ("page", "dashboard")):
-        start(layout, name, role)  # type: ignore[arg-type]  # the four are roles
+    for name, role in (("server", "engine"), ("mirror", "mirror"), ("exporter", "exporter"), ("page", "dashboard"), ("router", "router")):
+        start(layout, name, role)  # type: ignore[arg-type]  # the five are roles
     said: list[str] = []
     teardown.take_down(layout, said.append)
-    assert said == ["ending page", "ending exporter", "ending server", "ending mirror"]
+    assert said == ["ending page", "ending exporter", "ending router", "ending server", "ending mirror"]
 
 
 def test_twice_is_as_good_as_once_and_nothing_is_no_error(layout: StateLayout, tmp_path: Path) -> None:
