@@ -81,7 +81,7 @@ class Fetcher:
         except TimeoutError:
             raise FetchError(f"no answer within {timeout:g} s") from None
         except ConnectionRefusedError:
-            raise FetchError("connection refused: nothing listens there", refused=True) from None
+            raise _refused() from None
         except ssl.SSLError as error:
             raise FetchError(f"TLS failed: {error.reason or error}") from None
         except http.client.HTTPException as error:
@@ -92,6 +92,25 @@ class Fetcher:
             self._socket = None
             if connection is not None:
                 connection.close()
+
+    def connect(self, timeout: float) -> float:
+        """Connects and closes again: seconds of the TCP connect, done within `timeout` seconds.
+
+        Raises:
+            FetchError: no connection.
+        """
+        if self._aborted:
+            raise FetchError("stopped")
+        before = self._clock()
+        try:
+            socket.create_connection((self._host, self._port), timeout=timeout).close()
+        except TimeoutError:
+            raise FetchError(f"no connection within {timeout:g} s") from None
+        except ConnectionRefusedError:
+            raise _refused() from None
+        except (OSError, UnicodeError) as error:
+            raise FetchError(f"{getattr(error, 'strerror', None) or type(error).__name__}") from None
+        return self._clock() - before
 
     def abort(self) -> None:
         """Ends a request in flight and refuses later ones."""
@@ -147,6 +166,10 @@ class Fetcher:
             return Answer(body, response.getheader("Content-Type", ""), connect_seconds)
         finally:
             response.close()
+
+
+def _refused() -> FetchError:
+    return FetchError("connection refused: nothing listens there", refused=True)
 
 
 class _DeadlineSocket:

@@ -1,7 +1,7 @@
 """Keeps the process table current at little cost: a new process is read when it appears, an old one again now and then.
 
-A command line is looked at once and thrown away: what stays of a process is whether it is a vLLM server (with its allow-listed flags) and
-its title if it is one of vLLM's. This file knows no socket and no page.
+A command line is looked at once and thrown away: what stays of a process is whether it is a vLLM server or a router (with its allow-listed
+flags) and its title if it is one of vLLM's. This file knows no socket and no page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from poise.exporter.engines.argv import ServerCommand, parse_server
 from poise.exporter.engines.titles import Title, parse_comm, parse_title
 from poise.exporter.procfs import ProcessStat, ProcFs
+from poise.exporter.routers.command_line import RouterCommand, parse_router
 
 #: A process this many scans old or younger is read at every scan: a shell may still become a server (exec), a worker get its title.
 YOUNG_SCANS = 5
@@ -30,13 +31,14 @@ class ProcessKey:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What is kept of a process. `start_time` in Unix seconds; `title` and `server` are None for all that is not vLLM's."""
+    """What is kept of a process. `start_time` in Unix seconds; `title`, `server` and `router` are None for all that is none."""
 
     key: ProcessKey
     ppid: int
     start_time: float
     title: Title | None = None
     server: ServerCommand | None = None
+    router: RouterCommand | None = None
 
     @property
     def pid(self) -> int:
@@ -92,11 +94,19 @@ class ProcessTable:
 
 def _read(proc: ProcFs, stat: ProcessStat, before: Process | None) -> Process:
     command_line = proc.command_line(stat.pid)
-    server, title = None, None
+    server, title, router = None, None, None
     if command_line:
         title = parse_title(command_line[0]) if len(command_line) == 1 else None
         server = parse_server(command_line) if title is None else None
+        router = parse_router(command_line) if title is None and server is None else None
     else:
         title = parse_comm(stat.comm)
-    current = Process(ProcessKey(stat.pid, stat.start_ticks), stat.ppid, proc.start_time(stat), title, server)
+    current = Process(ProcessKey(stat.pid, stat.start_ticks), stat.ppid, proc.start_time(stat), title, server, _known(router, before))
     return before if before == current and before is not None else current
+
+
+def _known(router: RouterCommand | None, before: Process | None) -> RouterCommand | None:
+    """What a router's command line said before the process put a title in its place stays known."""
+    if router is None or router.told or before is None or before.router is None:
+        return router
+    return before.router
