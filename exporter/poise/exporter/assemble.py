@@ -15,7 +15,7 @@ from typing import Protocol
 from poise.exporter.checks.runner import CheckOutcome
 from poise.exporter.nvml.sampler import View
 from poise.exporter.ownership import join
-from poise.exporter.snapshot import CollectorStatus, NodeSnapshot, ObservedEngine
+from poise.exporter.snapshot import CollectorStatus, NodeSnapshot, ObservedEngine, ViewLimit
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class Assembler:
         interval: float,
         title_of: Callable[[int], str],
         expected: Callable[[], int | None],
+        view_limits: tuple[ViewLimit, ...] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cards = cards
@@ -88,6 +89,7 @@ class Assembler:
         self._interval = interval
         self._title_of = title_of
         self._expected = expected
+        self._view_limits = view_limits
         self._wall = wall
         self._expected_value: int | None = None
         self._expected_at: float | None = None
@@ -135,6 +137,7 @@ class Assembler:
             collectors=(*view.collectors, *observed.collectors),
             kernel=self._kernel,
             gpu_process_readings=joined.gpu_readings,
+            view_limits=self._view_limits,
         )
         return Published(snapshot, self._checked(snapshot))
 

@@ -136,6 +136,7 @@ class Exporter:
             interval=chosen.interval,
             title_of=self._engines.title_of,
             expected=lambda: expected_gpus(self._chosen.expected_gpus, Path("/")),
+            view_limits=self._engines.view_limits,
         )
         exposition = Exposition(Build(installed_version(), platform.python_version()), library_collectors())
         groups = Groups(
@@ -149,6 +150,8 @@ class Exporter:
         self._sampler.start()
         self._engines.start()
         self._assembler.start()
+        for limit in self._engines.view_limits or ():
+            logger.warning("Poise does not see everything: %s; %s", limit.sentence, limit.fix)
         threading.Thread(target=self._say_what_was_found, name="hello", daemon=True).start()
 
     def stop(self) -> bool:

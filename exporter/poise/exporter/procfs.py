@@ -202,6 +202,11 @@ class ProcFs:
         """The addresses of a process's network namespace by which others may reach it, likeliest first."""
         return procnet.addresses(*(self.text(pid, f"net/{name}") for name in ("fib_trie", "if_inet6", "route")))
 
+    def first_is_ours(self) -> bool:
+        """Whether the first process has our root directory, as in a container of its own; True when it cannot be told."""
+        ours, first = self._root_directory("self"), self._root_directory("1")
+        return ours is None or first is None or ours == first
+
     def sockets(self, pid: int | None = None) -> Sockets:
         """All TCP sockets of our network namespace or of that of a process, IPv4 and IPv6."""
         listening: dict[int, int] = {}

@@ -399,6 +399,18 @@ class RdmaPort:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewLimit:
+    """Something that Poise cannot see of the node's processes, in words that go on after "Poise: ", and what would change that.
+
+    `unseen`: whole processes are missing; else they are seen and not all of them can be read.
+    """
+
+    sentence: str
+    fix: str
+    unseen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DriverInfo:
     """Versions as the driver tells them; `error` says in words why there is no driver, and is empty when there is one."""
 
@@ -423,6 +435,7 @@ class NodeSnapshot:
     gpu_process_readings: Mapping[str, Readings] = field(default_factory=dict)  # uuid → process and foreign memory, from the join
     routers: tuple[Router, ...] = ()
     rdma_ports: tuple[RdmaPort, ...] | None = None  # None: sysfs could not be read
+    view_limits: tuple[ViewLimit, ...] | None = None  # None: nobody looks at processes
 
     @property
     def simulated(self) -> bool:

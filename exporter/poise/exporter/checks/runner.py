@@ -17,6 +17,7 @@ from poise.exporter.checks import (
     idle_unowned_card,
     kv_transfer,
     memory_balance,
+    node_view,
     nvlink_links,
     parallel_size,
     pd_match,
@@ -42,6 +43,7 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
     (module.NAME, module.TITLE, module.check)
     for module in (
         cards_present,
+        node_view,
         idle_unowned_card,
         visible_devices,
         parallel_size,

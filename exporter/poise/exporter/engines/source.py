@@ -17,6 +17,7 @@ from pathlib import Path
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.discovery import FoundEngine, find_engines
 from poise.exporter.engines.identity import Located, Member, Roster, url_host
+from poise.exporter.engines.insides import Inside, Insides
 from poise.exporter.engines.locate import Locator
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
@@ -24,6 +25,7 @@ from poise.exporter.engines.table import ProcessKey, ProcessTable
 from poise.exporter.procfs import ProcFs
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine
+from poise.exporter.standing import view_limits, why_unreadable
 
 #: How often /proc is scanned, in seconds.
 SCAN_INTERVAL = 2.0
@@ -57,6 +59,7 @@ class _Scan:
 
     members: tuple[Member, ...] = ()
     connections: Mapping[str, int] = field(default_factory=dict)
+    insides: Mapping[str, Inside] = field(default_factory=dict)
     duration: float | None = None
     failures: int = 0
     last_success: float | None = None
@@ -88,7 +91,9 @@ class EngineSource:
         self._clock = clock
         self._proc = ProcFs(proc_root)
         self._table = ProcessTable(self._proc)
-        self._locator = Locator(self._proc, self._answers_as_vllm)
+        self._insides = Insides(self._proc, clock)
+        self.view_limits = view_limits(self._proc) if discover else None
+        self._locator = Locator(self._proc, self._answers_as_vllm, why_unreadable(self.view_limits or ()))
         self._roster = Roster(node, tuple(specs), lambda host: is_this_node(host, node))
         self._specs_to_come: tuple[EngineSpec, ...] | None = None
         self._watched: frozenset[int] = frozenset()
@@ -103,11 +108,13 @@ class EngineSource:
 
     def start(self) -> None:
         """Starts scanning and polling."""
+        self._insides.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Ends everything at once; waits for the threads at most `STOP_TIMEOUT` seconds."""
         self._stopped.set()
+        self._insides.stop()
         with self._lock:
             self._stopping = True
             pollers = [poller for _, poller in self._pollers.values()]
@@ -167,9 +174,16 @@ class EngineSource:
             for member in members
             if member.found is not None and member.url is not None and (port := url_host(member.url)[1]) is not None
         }
+        self._insides.want(found)
         before = self._scan
+        insides = {
+            member.identity.engine: self._insides.of(member.found.key)
+            if member.found is not None
+            else before.insides.get(member.identity.engine, Inside())
+            for member in members
+        }
         pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
-        self._scan = _Scan(members, connections, self._clock() - started, before.failures, now, pages_success)
+        self._scan = _Scan(members, connections, insides, self._clock() - started, before.failures, now, pages_success)
 
     def _tell_waiting(self, located: Sequence[Located], published: Collection[ProcessKey]) -> None:
         """Logs once of each engine that cannot be published yet why that is so."""
@@ -238,6 +252,7 @@ class _Target:
 
 def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
     found = member.found
+    inside = scan.insides.get(member.identity.engine, Inside())
     process_up = True if found is not None else False if member.gone_since is not None else None
     engine = ObservedEngine(
         identity=member.identity,
@@ -254,6 +269,8 @@ def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
         notes=member.notes if found is not None else (),
         gpus_meant=member.spec.gpus if member.spec is not None else None,
         pod=member.pod if found is not None else None,
+        libraries=inside.libraries,
+        model_shape=inside.model_shape,
     )
     if poll is None:
         return engine
