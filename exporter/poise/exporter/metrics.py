@@ -296,7 +296,7 @@ GPU_PAIR_INFO = _gauge(
 GPU_FABRIC_STATE = _gauge(
     _GPU,
     "poise_gpu_fabric_state",
-    "Registration with the NVLink fabric, as a state set: not_supported, not_started, in_progress, completed",
+    "Registration with the NVLink fabric, as a state set: not_supported, not_started, in_progress, completed, failed",
     "state",
 )
 GPU_PROCESS_MEMORY = _gauge(

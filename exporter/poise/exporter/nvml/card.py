@@ -10,12 +10,16 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from poise.exporter.metrics import Metric
 from poise.exporter.nvml.fields import FieldBatch
 from poise.exporter.nvml.library import DRIVER_GONE, LOST, REFUSALS, SUCCESS, Call, Library, NvmlFailure, reason_of, words_of
+from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import GpuIdentity, GpuProcess, Reason
+
+if TYPE_CHECKING:
+    from poise.exporter.nvml.xid_watch import XidWatch
 
 State = TypeVar("State")
 Labels = tuple[str, ...]
@@ -54,6 +58,8 @@ class Card:
         memory: CardMemory,
         peers: Callable[[], tuple[Peer, ...]],
         sysfs: Path = Path("/sys"),
+        pid_namespace: PidNamespace = PidNamespace.HOST,
+        xids: XidWatch | None = None,
     ) -> None:
         self.library = library
         self.handle = handle
@@ -64,7 +70,11 @@ class Card:
         self.driver_version = driver_version
         self.peers = peers
         self.sysfs = sysfs
+        self.pid_namespace = pid_namespace
+        #: Who listens for the card's XIDs; None where nobody does.
+        self.xids = xids
         self._memory = memory
+        self._releases: list[Callable[[], object]] = []
         #: NVLink links → bus id of the far end ("" unknown) and its type; written by the collector of links, read by topology. A link
         #: that is down does not tell, so what it told before is kept.
         self.link_peers: dict[int, tuple[str, str]] = self.keep("link_peers", dict)
@@ -82,21 +92,34 @@ class Card:
         """State that outlives this object, made at first use."""
         return cast(State, self._memory.kept.setdefault(key, make()))
 
+    def on_close(self, release: Callable[[], object]) -> None:
+        """What has to be given back to the driver when this card's readers are dropped."""
+        self._releases.append(release)
+
+    def close(self) -> None:
+        """Gives back what readers hold in the driver. In the card's own thread, and before NVML is shut down or unloaded."""
+        while self._releases:
+            self._releases.pop()()
+
 
 class Tick:
     """One run of the collectors of one interval on one card: what they read, what they could not and why.
 
-    `now` is monotonic seconds. A call that fails puts the reason on the metrics that it would have fed; a refusal (not supported, no
-    permission, unknown to this driver) is an answer, everything else is also an `error` of the collector that runs.
+    `now` is monotonic seconds; `quicker` are the newest runs of the shorter intervals. A call that fails puts the reason on the metrics that
+    it would have fed; a refusal (not supported, no permission, unknown to this driver) is an answer, everything else is also an `error` of
+    the collector that runs.
     """
 
-    __slots__ = ("absent", "answered", "error", "identity", "now", "processes", "readings")
+    __slots__ = ("absent", "answered", "error", "identity", "now", "processes", "processes_complete", "quicker", "readings")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, quicker: Sequence[Tick] = ()) -> None:
         self.now = now
+        self.quicker = quicker
         self.readings: dict[Metric, Mapping[Labels, float]] = {}
         self.absent: dict[Metric, Reason] = {}
         self.processes: tuple[GpuProcess, ...] | None = None
+        #: Whether `processes` holds those of other pid namespaces too.
+        self.processes_complete = True
         self.identity: GpuIdentity | None = None
         #: Whether the driver answered anything, if only with a refusal.
         self.answered = False
@@ -135,6 +158,10 @@ class Tick:
         for metric in metrics:
             self.absent.setdefault(metric, reason)
 
+    def given(self, metric: Metric) -> bool:
+        """Whether a collector that ran before gives this series, here or at a shorter interval."""
+        return bool(self.readings.get(metric)) or any(tick.readings.get(metric) for tick in self.quicker)
+
     def set(self, metric: Metric, value: float) -> None:
         """The value of a metric without own labels."""
         self.readings[metric] = {(): value}
@@ -161,6 +188,38 @@ class Tick:
             return batch.value(place)
         self.refuse(code, "nvmlDeviceGetFieldValues", *metrics)
         return None
+
+
+class Number:
+    """A number that the driver gives as a field value, or else by a call of its own.
+
+    A field comes with all others of its interval in one call of the driver. A driver that is older than the field, or a card that lacks it
+    there, refuses it: then, and whenever the field fails, the call is asked instead.
+    """
+
+    __slots__ = ("_batch", "_call", "_place", "_value")
+
+    def __init__(self, batch: FieldBatch, field_id: int, call: Call, value: Any) -> None:
+        """`value`: the ctypes number that `call` writes, in the unit of the field."""
+        self._batch = batch
+        self._place: int | None = batch.add(field_id)
+        self._call = call
+        self._value = value
+
+    def read(self, tick: Tick, *metrics: Metric) -> float | None:
+        """The number, or None and the metrics marked absent.
+
+        Raises:
+            NvmlFailure: the card is lost or the driver is gone.
+        """
+        if self._place is not None:
+            code = self._batch.code(self._place)
+            if code == SUCCESS:
+                tick.answered = True
+                return self._batch.value(self._place)
+            if code in REFUSALS:
+                self._place = None
+        return float(self._value.value) if tick.ask(self._call, *metrics) else None
 
 
 class Read(Protocol):

@@ -59,7 +59,9 @@ class Driver:
 
         Raises:
             NvmlFailure: the driver does not say.
+            ForeignProcess: this process was forked after NVML was initialised.
         """
+        self.library.check_process()
         number = ctypes.c_uint()
         code = self.library.function("nvmlDeviceGetCount_v2")(ctypes.byref(number))
         if code != SUCCESS:
@@ -71,7 +73,9 @@ class Driver:
 
         Raises:
             NvmlFailure: the card does not answer.
+            ForeignProcess: this process was forked after NVML was initialised.
         """
+        self.library.check_process()
         handle = ctypes.c_void_p()
         code = self.library.function("nvmlDeviceGetHandleByIndex_v2")(ctypes.c_uint(index), ctypes.byref(handle))
         if code != SUCCESS:
@@ -92,6 +96,7 @@ class Driver:
 
     def close(self, *, unload: bool = False) -> None:
         """Shuts NVML down: all handles die. No thread may be in the driver. `unload`: the library goes too, and its functions with it."""
+        self.library.check_process()
         self.library.function("nvmlShutdown")()
         if unload:
             self.library.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,10 @@ class NvmlFailure(Exception):
         self.code = code
 
 
+class ForeignProcess(Exception):
+    """NVML was initialised by another process, of which this one is a fork: handles do not survive that."""
+
+
 class LibraryMissing(Exception):
     """The driver's library cannot be loaded; the message is the loader's."""
 
@@ -99,6 +104,15 @@ class Library:
             self._library = ctypes.CDLL(name)
         except OSError as error:
             raise LibraryMissing(str(error)) from None
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raises ForeignProcess in a fork of the process that loaded the library."""
+        if os.getpid() != self._process:
+            raise ForeignProcess(
+                f"NVML was initialised by process {self._process} and this is its fork {os.getpid()}: handles do not survive a fork; "
+                "start a new Sampler here"
+            )
 
     def function(self, *names: str) -> Callable[..., int]:
         """The first of these symbols that the library has; else a function that answers FUNCTION_NOT_FOUND."""

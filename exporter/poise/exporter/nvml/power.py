@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import ctypes
 
+import pynvml
 from poise.exporter.metrics import GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT
-from poise.exporter.nvml.card import Card, Collector, Read, Tick
+from poise.exporter.nvml.card import Card, Collector, Number, Read, Tick
 from poise.exporter.nvml.fields import FieldBatch
 
 _MILLI = 1e-3
 
 
 def prepare(card: Card, fields: FieldBatch) -> Read:
-    """The limit is the enforced one: the least of all limits that hold, out-of-band ones included."""
-    power = ctypes.c_uint()
-    limit = ctypes.c_uint()
-    energy = ctypes.c_ulonglong()
-    get_power = card.call("nvmlDeviceGetPowerUsage", ctypes.byref(power))
-    get_limit = card.call("nvmlDeviceGetEnforcedPowerLimit", ctypes.byref(limit))
-    get_energy = card.call("nvmlDeviceGetTotalEnergyConsumption", ctypes.byref(energy))
+    """Power is the average of a second where the card has that, else what it draws now: both the field and the call mean that (nvml.h).
+
+    The limit is the enforced one: the least of all limits that hold, out-of-band ones included.
+    """
+    numbers = []
+    for metric, field_id, name, value in (
+        (GPU_POWER, pynvml.NVML_FI_DEV_POWER_AVERAGE, "nvmlDeviceGetPowerUsage", ctypes.c_uint()),
+        (GPU_POWER_LIMIT, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint()),
+        (GPU_ENERGY, pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong()),
+    ):
+        numbers.append((metric, Number(fields, field_id, card.call(name, ctypes.byref(value)), value)))
 
     def read(tick: Tick) -> None:
-        if tick.ask(get_power, GPU_POWER):
-            tick.set(GPU_POWER, power.value * _MILLI)
-        if tick.ask(get_limit, GPU_POWER_LIMIT):
-            tick.set(GPU_POWER_LIMIT, limit.value * _MILLI)
-        if tick.ask(get_energy, GPU_ENERGY):
-            tick.set(GPU_ENERGY, energy.value * _MILLI)
+        for metric, number in numbers:
+            value = number.read(tick, metric)
+            if value is not None:
+                tick.set(metric, value * _MILLI)
 
     return read
 

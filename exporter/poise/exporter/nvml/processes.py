@@ -1,4 +1,7 @@
-"""Processes with memory on the card: compute, graphics and MPS clients. Who they belong to is decided elsewhere."""
+"""Processes with memory on the card: compute, graphics and MPS clients. Who they belong to is decided elsewhere.
+
+What the lists are worth in a container depends on the driver (process_list.py): what is not known there is absent, not 0 and not nobody.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from poise.exporter.metrics import GPU_FOREIGN_MEMORY, GPU_PROCESS_MEMORY
 from poise.exporter.nvml.card import Card, Collector, Read, Tick
 from poise.exporter.nvml.fields import FieldBatch
 from poise.exporter.nvml.library import INSUFFICIENT_SIZE, REFUSALS, SUCCESS
+from poise.exporter.nvml.process_list import trust
 from poise.exporter.snapshot import GpuProcess, Reason
 
 #: nvmlProcessInfo_t of the `_v2` and `_v3` calls: pid, 4 bytes of padding, usedGpuMemory, gpuInstanceId, computeInstanceId.
 _ENTRY = struct.Struct("=I4xQII")
-#: NVML_VALUE_NOT_AVAILABLE: the driver does not know (e.g. in a container of driver 535).
+#: NVML_VALUE_NOT_AVAILABLE: the driver does not know (e.g. under WDDM).
 _NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 _FIRST_CAPACITY = 64
 #: More processes on one card than this are an answer that we do not believe.
@@ -71,6 +75,7 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
             "nvmlDeviceGetMPSComputeRunningProcesses",
         )
     ]
+    worth = trust(card.pid_namespace, card.driver_version)
 
     def read(tick: Tick) -> None:
         found: dict[int, int | None] = {}
@@ -84,11 +89,18 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
             code = process_list.read(found)
             if code != SUCCESS:
                 tick.refuse(code, process_list.name)
-        if known:
-            tick.processes = tuple(GpuProcess(pid, found[pid]) for pid in sorted(found))
-            if found and all(size is None for size in found.values()):
-                # The list without sizes (driver 535 in a container) still tells who owns the card.
-                tick.absent[GPU_PROCESS_MEMORY] = Reason.NOT_SUPPORTED
+        if not known:
+            return
+        if not worth.complete:
+            tick.absent[GPU_FOREIGN_MEMORY] = Reason.NOT_SUPPORTED
+        if not worth.pids:
+            tick.absent[GPU_PROCESS_MEMORY] = Reason.NOT_SUPPORTED
+            return
+        tick.processes_complete = worth.complete
+        tick.processes = tuple(GpuProcess(pid, found[pid] if worth.zero_sizes else found[pid] or None) for pid in sorted(found))
+        if found and all(process.used_bytes is None for process in tick.processes):
+            # The list without sizes still tells who owns the card.
+            tick.absent[GPU_PROCESS_MEMORY] = Reason.NOT_SUPPORTED
 
     return read
 

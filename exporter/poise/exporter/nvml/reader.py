@@ -63,6 +63,8 @@ class _Tier:
         self.fields = card.fields()
         self.collectors = [_Prepared(collector, card, self.fields) for collector in collectors]
         self.result = Tick(0.0)
+        #: The tiers of shorter intervals.
+        self.quicker: tuple[_Tier, ...] = ()
 
 
 class CardReader:
@@ -95,6 +97,8 @@ class CardReader:
             interval = max(collector.interval or 0.0, card.interval)
             by_interval.setdefault(interval, []).append(collector)
         self._tiers = [_Tier(interval, members, card) for interval, members in sorted(by_interval.items())]
+        for place, tier in enumerate(self._tiers):
+            tier.quicker = tuple(self._tiers[:place])
 
     def tick(self) -> Gpu:
         """Runs what is due and returns the card as it now is.
@@ -102,7 +106,9 @@ class CardReader:
         Raises:
             NvmlFailure: the card is lost or the driver is gone.
             CardSilent: nothing that was asked was answered.
+            ForeignProcess: this process was forked from the one that initialised NVML.
         """
+        self.card.library.check_process()
         asked = answered = False
         error = ""
         started = self._monotonic()
@@ -115,7 +121,7 @@ class CardReader:
             asked = True
             tier.due = started + tier.interval
             tier.fields.forget()
-            tick = Tick(started)
+            tick = Tick(started, tuple([other.result for other in tier.quicker]) if tier.quicker else ())
             begun = self._monotonic()
             for prepared in tier.collectors:
                 tick.error = ""
@@ -129,6 +135,10 @@ class CardReader:
         if self._newest is None:
             raise CardSilent(error or "no call was answered")
         return self._newest
+
+    def close(self) -> None:
+        """Gives back what the collectors hold in the driver; the reader is of no use after that."""
+        self.card.close()
 
     def _run(self, prepared: _Prepared, tick: Tick, at: float, begun: float) -> float:
         """Runs one collector that began at `begun`; when it ended (both monotonic)."""
@@ -170,11 +180,14 @@ class CardReader:
         readings: dict[Metric, Mapping[Labels, float]] = {}
         absent: dict[Metric, Reason] = {}
         processes: tuple[GpuProcess, ...] | None = None
-        for tier in self._tiers:
+        processes_complete = True
+        # Slow ones first: of a series that two intervals give, the quicker one's value stands.
+        for tier in reversed(self._tiers):
             result = tier.result
             readings.update(result.readings)
             absent.update(result.absent)
-            processes = result.processes if result.processes is not None else processes
+            if result.processes is not None:
+                processes, processes_complete = result.processes, result.processes_complete
             if result.identity is not None:
                 self._identity = result.identity
         return Gpu(
@@ -183,7 +196,9 @@ class CardReader:
             identity=self._identity,
             sampled_at=self._wall(),
             readings=readings,
-            absent=absent,
+            # What one collector could not give another may have given.
+            absent={metric: reason for metric, reason in absent.items() if not readings.get(metric)},
             processes=processes,
+            processes_complete=processes_complete,
             simulated=self._simulated,
         )
