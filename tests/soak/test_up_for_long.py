@@ -72,7 +72,7 @@ class Restless:
         #: (every so many changes, for so many changes, begin, end)
         self._faults: tuple[tuple[int, int, Callable[[], object], Callable[[], object]], ...] = (
             (97, 20, lambda: node.lose(3), lambda: node.restore(3)),
-            (151, 16, lambda: node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=5), lambda: node.release(gpu=5)),
+            (151, 16, lambda: node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=5), lambda: node.release(gpu=5)),
             (211, 12, lambda: node.gpus[1].set_link_up(4, False), lambda: node.gpus[1].set_link_up(4, True)),
             (401, 10, node.unload_driver, node.load_driver),
         )

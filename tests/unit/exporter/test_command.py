@@ -120,7 +120,7 @@ def test_it_serves_cards_and_says_what_it_found(cards: SimulatedNode, tmp_path: 
 def test_it_leaves_in_time_with_a_card_that_hangs_and_a_client_that_holds_on(cards: SimulatedNode, tmp_path: Path) -> None:
     with exporter(tmp_path, environment=cards.environment()) as running:
         wait_until(running.ready, "it is ready")
-        cards.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0).wait_until_held()
+        cards.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0).wait_until_held()
         wait_until(lambda: running.value(f'poise_gpu_up{{gpu="0",uuid="{cards.gpus[0].uuid}"}}') == 0, "the card is down")
         assert running.value(f'poise_gpu_up{{gpu="1",uuid="{cards.gpus[1].uuid}"}}') == 1
         with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client:

@@ -15,10 +15,18 @@ from poise.exporter.nvml import registry
 FROM_STATE = {m.GPU_UP, m.GPU_UNSUPPORTED_INFO, m.GPU_LAST_SAMPLE}
 
 
-def test_every_series_of_a_card_has_exactly_one_collector() -> None:
-    given = Counter(metric for collector in registry.ALL for metric in collector.metrics)
+def test_every_series_of_a_card_has_exactly_one_collector_by_default() -> None:
+    given = Counter(metric for collector in registry.enabled({}) for metric in collector.metrics)
     assert set(given) == {metric for metric in m.ALL if metric.owner is Owner.GPU} - FROM_STATE
     assert set(given.values()) == {1}
+
+
+def test_what_is_off_by_default_is_another_way_to_a_series_that_has_one() -> None:
+    usual = registry.enabled({})
+    others = [collector for collector in registry.ALL if collector not in usual]
+    assert [collector.name for collector in others] == ["pcie_throughput"]
+    given = {metric for collector in usual for metric in collector.metrics}
+    assert all(set(collector.metrics) <= given for collector in others)
 
 
 def test_names_are_unique_and_helped() -> None:
