@@ -71,6 +71,9 @@ def _put_process(engine: Engine, gpus_visible: int | None, readings: dict[Metric
     put(m.ENGINE_MAX_NUM_SEQS, config.max_num_seqs)
     put(m.ENGINE_MAX_NUM_BATCHED_TOKENS, config.max_num_batched_tokens)
     put(m.ENGINE_CLIENT_CONNECTIONS, engine.observed.client_connections)
+    libraries = engine.observed.libraries
+    if libraries is not None and (libraries.nccl or libraries.cuda_runtime):
+        put(m.ENGINE_NCCL_INFO, 1.0, libraries.nccl, libraries.cuda_runtime)
     pod = engine.observed.pod
     if pod is not None:
         put(m.ENGINE_POD_INFO, 1.0, pod.namespace, pod.name, pod.container)

@@ -10,7 +10,7 @@ from poise.exporter.engine_readings import engine_readings, observed_role
 from poise.exporter.engines.dialects import read_page, wanted
 from poise.exporter.engines.page import PageParser
 from poise.exporter.metrics import ALL, Metric, Owner
-from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, ObservedEngine, Pod, Readings, Role
+from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, Libraries, ObservedEngine, Pod, Readings, Role
 
 from tests.recorded import CAPTURES
 
@@ -139,8 +139,16 @@ def test_readings_are_declared_with_as_many_labels() -> None:
             assert all(len(own) == len(metric.labels) for own in series)
 
 
+def test_libraries_of_the_engine_are_published_where_it_has_loaded_any() -> None:
+    loaded = engine_readings(engine(page=page("single-server-after"), libraries=Libraries("2.27.3", "12.9", "12.8", "570.1")), 2)
+    assert labels_of(loaded, m.ENGINE_NCCL_INFO) == {"nccl": "2.27.3", "cuda_runtime": "12.9"}
+    assert m.ENGINE_NCCL_INFO not in engine_readings(engine(libraries=Libraries()), 2)
+    assert m.ENGINE_NCCL_INFO not in engine_readings(engine(process_up=False, libraries=Libraries("2.27.3")), 2)
+
+
 def test_every_server_level_series_is_filled_by_some_engine() -> None:
     contradicting = replace(page("api2-server-after"), missing=("x",))
     identity = EngineIdentity("n", "n", Role.DECODE, "argv", "argv")
-    filled = set(engine_readings(engine(page=contradicting, identity=identity, gpus_meant=2, pod=Pod("chat", "vllm-0", "vllm")), 2))
+    inside = {"pod": Pod("chat", "vllm-0", "vllm"), "libraries": Libraries("2.27.3", "12.9")}
+    filled = set(engine_readings(engine(page=contradicting, identity=identity, gpus_meant=2, **inside), 2))
     assert {metric for metric in ALL if metric.owner is Owner.ENGINE} - filled == {m.ENGINE_GPU_INFO}
