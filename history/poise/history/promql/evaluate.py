@@ -206,7 +206,7 @@ class Evaluator:
         vector = self.vector(first)
         match node.function:
             case "abs" | "ceil" | "floor":
-                return functions.nameless(vector, functions.ELEMENTWISE[node.function](vector.values))
+                return functions.elementwise(node.function, vector)
             case "round":
                 return functions.rounded(vector, self.scalar(node.arguments[1]) if len(node.arguments) > 1 else None)
             case "clamp":

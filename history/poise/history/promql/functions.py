@@ -27,7 +27,13 @@ def nameless(vector: Vector, values: Floats, present: Flags | None = None) -> Ve
 
 
 # --------------------------------------------------------------------------------------------------------------- arithmetic
-ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {"abs": np.abs, "ceil": np.ceil, "floor": np.floor}
+_ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {"abs": np.abs, "ceil": np.ceil, "floor": np.floor}
+
+
+def elementwise(function: str, vector: Vector) -> Vector:
+    """abs, ceil, floor."""
+    with np.errstate(invalid="ignore"):
+        return nameless(vector, _ELEMENTWISE[function](vector.values))
 
 
 def rounded(vector: Vector, nearest: Floats | None) -> Vector:
