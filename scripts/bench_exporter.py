@@ -47,6 +47,8 @@ WARM_UP_SECONDS = 3.0
 READY_SECONDS = 60.0
 INSTALL_SECONDS = 600
 DRIVER_SAMPLES_PER_SECOND = 6
+#: Where the part of the report begins that scripts/bench_engine.py writes.
+OTHERS = "<!-- bench_engine.py begins -->"
 #: What the issue asks for.
 AIMS = {"collection": "≤ 5 ms", "floor": "≤ 5 × the C loop", "scrape": "≤ 20 ms", "cpu": "≤ 2 %", "memory": "≤ 80 MB"}
 
@@ -313,6 +315,12 @@ would take {calls * 10 / 1000:.1f} ms, and a tick of Poise {1 + own / (calls * 1
 """
 
 
+def kept(report: Path) -> str:
+    """The section that bench_engine.py wrote into an older report, to stand behind the new one."""
+    _, mark, section = (report.read_text(encoding="utf-8") if report.exists() else "").partition(OTHERS)
+    return f"\n{mark}{section}" if mark else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU use is measured (default: 20)")
@@ -349,7 +357,7 @@ def main() -> int:
         text = report(lines, floor, poise, sum(floor_calls.values()), arguments.seconds, nvitop)
     print(text)
     if arguments.write:
-        arguments.write.write_text(text)
+        arguments.write.write_text(text + kept(arguments.write))
     return 0
 
 

@@ -80,7 +80,12 @@ class LoadResult:
 def quantiles(values: Sequence[float]) -> dict[str, float | None]:
     """p50, p95 and p99 by nearest rank; None without a value."""
     ordered = sorted(values)
-    return {f"p{share}": ordered[min(len(ordered) - 1, len(ordered) * share // 100)] if ordered else None for share in (50, 95, 99)}
+    return {f"p{share}": quantile(ordered, share) for share in (50, 95, 99)}
+
+
+def quantile(ordered: Sequence[float], share: int) -> float | None:
+    """Of values in ascending order, by nearest rank; `share` in percent. None without a value."""
+    return ordered[min(len(ordered) - 1, len(ordered) * share // 100)] if ordered else None
 
 
 async def run_load(settings: LoadSettings, result: LoadResult, clock: Callable[[], float], stop: asyncio.Event) -> LoadResult:
