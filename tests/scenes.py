@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from poise.exporter import metrics as m
 from poise.exporter.checks.result import CheckResult
@@ -18,6 +19,8 @@ from poise.exporter.snapshot import (
     EnginePage,
     Gpu,
     GpuIdentity,
+    Libraries,
+    ModelShape,
     NodeSnapshot,
     ObservedEngine,
     Rank,
@@ -29,6 +32,8 @@ from poise.exporter.snapshot import (
 
 START = 1_000_000.0
 GIB = float(2**30)
+SHAPE = ModelShape(40, 8, "bfloat16")
+LIBRARIES = Libraries("2.27.3", "12.8", "12.8", "570.1")
 
 
 def card(index: int, *, up: bool = True, reason: Reason | None = None, links: Mapping[int, bool] | None = None, **values: float) -> Gpu:
@@ -63,8 +68,15 @@ def engine(
     start: float = START - 3600,
     last_page_at: float | None = None,
     stages: bool = False,
+    shape: ModelShape | None = SHAPE,
+    libraries: Libraries | None = LIBRARIES,
+    readings: Mapping[Metric, float] | None = None,
+    **config_more: Any,
 ) -> Engine:
-    """An engine whose ranks 0, 1, … sit on `cards`; `visible` defaults to those, `others` are visible and another engine's."""
+    """An engine whose ranks 0, 1, … sit on `cards`; `visible` defaults to those, `others` are visible and another engine's.
+
+    `readings` are more of its page, `config_more` of its command line.
+    """
     seen = list(visible if visible is not None else cards)
     size = tensor if tensor is not None else len(cards)
     held = list(used if used is not None else cards)
@@ -74,6 +86,7 @@ def engine(
         pipeline_parallel_size=size if stages else 1,
         cuda_visible_devices=environment,
         environment_read=True,
+        **config_more,
     )
     tied = [
         EngineGpu(
@@ -89,7 +102,8 @@ def engine(
         )
         for index in seen
     ]
-    work = Work("qwen-32b", "0", {m.ENGINE_GENERATION_TOKENS: {(): tokens}, m.ENGINE_REQUESTS_RUNNING: {(): 1.0 if tokens else 0.0}})
+    told = {m.ENGINE_GENERATION_TOKENS: tokens, m.ENGINE_REQUESTS_RUNNING: 1.0 if tokens else 0.0, **(readings or {})}
+    work = Work("qwen-32b", "0", {metric: {(): value} for metric, value in told.items()})
     observed = ObservedEngine(
         EngineIdentity(name, name, Role.MIXED, "default", "argv"),
         config,
@@ -97,9 +111,12 @@ def engine(
         pid=4242,
         process_up=process_up,
         start_time=start,
+        ranks=tuple(rank for card in tied if (rank := card.rank) is not None),
         page=EnginePage(START, 0.01, "0.32.0", (work,)) if page else None,
         page_error="" if page else "connection refused",
         last_page_at=last_page_at if last_page_at is not None else START if page else None,
+        libraries=libraries,
+        model_shape=shape,
     )
     return Engine(observed, tuple(tied), frozenset(f"GPU-{index}" for index in held), size, "processes")
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from poise.exporter.checks import (
     cards_present,
+    cuda_runtime,
     engine_answers,
+    heads,
     idle_unowned_card,
     kv_transfer,
     memory_balance,
@@ -52,6 +54,8 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
         rank_clock,
         nvlink_links,
         engine_answers,
+        heads,
+        cuda_runtime,
         pd_roles,
         pd_routing,
         pd_match,

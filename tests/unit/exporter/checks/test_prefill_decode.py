@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from poise.exporter.checks.result import CheckResult, State, Status
+from poise.exporter.checks.result import State, Status
 from poise.exporter.engines import dialects
 from poise.exporter.engines.page import PageParser
 from poise.exporter.snapshot import Engine, ModelShape, NodeSnapshot, Role
 
+from tests.check_lines import Scene, line, lines
 from tests.pd_scenes import decode, pd_engine, pd_node, pd_router, prefill
 from tests.recorded import CAPTURES
 from tests.scenes import play
-
-Scene = Callable[[float], NodeSnapshot]
-
-
-def line(scene: NodeSnapshot | Scene, check: str, seconds: int = 0) -> CheckResult:
-    """The one line of a check after so many seconds."""
-    found = lines(scene, check, seconds)
-    assert len(found) == 1, found
-    return found[0]
-
-
-def lines(scene: NodeSnapshot | Scene, check: str, seconds: int = 0) -> list[CheckResult]:
-    """The lines of a check after so many seconds."""
-    outcome = play(scene if callable(scene) else lambda _: scene, seconds)
-    return [result for result in outcome.results if result.check == check]
 
 
 def healthy(second: float) -> NodeSnapshot:
