@@ -65,8 +65,6 @@ class Handler(BaseHTTPRequestHandler):
 
     server: HttpServer
     default_request_version = "HTTP/1.0"
-    server_version = "poise"
-    sys_version = ""
     #: Whether the client may still be sending what nobody reads.
     _unread = False
 
@@ -176,6 +174,9 @@ class Handler(BaseHTTPRequestHandler):
             if not data:
                 return
             left -= len(data)
+
+    def version_string(self) -> str:
+        return "poise"
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("%s %s", self.address_string(), format % args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from poise.exporter.engine_specs import EngineSpec, parse_engine
 from poise.exporter.setting_values import parse_duration, parse_listen
 from poise.exporter.settings import ExporterSettings, SettingsError
 from poise.exporter.snapshot import Role
+
+from tests.complaints import complaint
 
 COLLECTORS = {"nvlink": "bytes over NVLink", "power": "power of each card"}
 
@@ -221,15 +222,6 @@ def test_durations(text: str, seconds: float) -> None:
 )
 def test_listen_addresses(text: str, host: str, port: int) -> None:
     assert parse_listen(text) == (host, port)
-
-
-def complaint(action: Callable[[], object], kind: type[Exception]) -> str:
-    """What the action complains of, or an empty string when it goes well; any other exception is a failure of the test."""
-    try:
-        action()
-    except kind as error:
-        return str(error) or "an empty message"
-    return ""
 
 
 @given(st.text(max_size=60))

@@ -287,7 +287,8 @@ def _users(top: _Table) -> dict[str, str]:
         # Neither the name nor the hash is repeated: what stands in the wrong place here may well be a password.
         if ":" in name or not name:
             raise ValueError(f"{table.name}: the name of user {number} is empty or has a colon in it, which basic auth cannot carry")
-        match = _HASH.fullmatch(table.text(name))
+        hashed = table.given.get(name)
+        match = _HASH.fullmatch(hashed) if isinstance(hashed, str) else None
         if match is None:
             raise ValueError(f"{table.name}: user {number} has no bcrypt hash; make one with: htpasswd -nBC 10 NAME")
         if not 4 <= int(match[1]) <= HIGHEST_COST:
