@@ -49,6 +49,8 @@ ENVIRONMENT = (
     # Where the model's files are (huggingface_hub, constants.py).
     | {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}
     | COMMUNICATION
+    # What whoever started an engine says of it (engines/roles.py).
+    | {"POISE_ENGINE_NAME", "POISE_ENGINE_DEPLOYMENT", "POISE_ENGINE_ROLE"}
 )
 #: A command line longer than this is cut (Linux allows 2 MiB by default); flags that decide anything stand far before.
 COMMAND_LINE_LIMIT = 128 * 1024

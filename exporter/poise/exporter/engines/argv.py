@@ -7,11 +7,11 @@ Flags and their short forms: vLLM 0.11 to 0.33, engine/arg_utils.py and entrypoi
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from poise.exporter.engines.kv_transfer import kv_transfer
 from poise.exporter.engines.program import server_arguments
 from poise.exporter.snapshot import EngineConfig
 
@@ -26,7 +26,8 @@ class ServerCommand:
     """A vLLM server's command line as far as Poise reads it.
 
     `config.port` is None where no flag names it. `reads_file`: `--config FILE` was given, which may set what no flag does. `problems` are
-    sentences about values that could not be read.
+    sentences about values that could not be read. `api_on_each_node`: of an engine over several nodes each has an API server for its own ranks
+    (balanced from outside), so that each is an engine by itself.
     """
 
     config: EngineConfig
@@ -35,6 +36,7 @@ class ServerCommand:
     tls: bool = False
     unix_socket: bool = False
     master_address: str | None = None
+    api_on_each_node: bool = False
 
 
 # ------------------------------------------------------------------------------------------------------------------- flags
@@ -64,6 +66,8 @@ _VALUES = {
     "-dpl": "data_parallel_size_local",
     "--data-parallel-rank": "data_parallel_rank",
     "-dpn": "data_parallel_rank",
+    "--data-parallel-start-rank": "data_parallel_start_rank",
+    "-dpr": "data_parallel_start_rank",
     "--data-parallel-address": "data_parallel_address",
     "-dpa": "data_parallel_address",
     "--data-parallel-backend": "data_parallel_backend",
@@ -85,6 +89,10 @@ _VALUES = {
 #: Flags without a value: those that matter, and common ones, so that a model behind them is still told from a flag's value.
 _SWITCHES = {
     "--headless": "headless",
+    "--data-parallel-hybrid-lb": "api_on_each_node",
+    "-dph": "api_on_each_node",
+    "--data-parallel-external-lb": "api_on_each_node",
+    "-dpe": "api_on_each_node",
     "--trust-remote-code": "",
     "--enforce-eager": "",
     "--enable-prefix-caching": "",
@@ -214,7 +222,11 @@ def _command(collected: _Collected) -> ServerCommand:
             return None
         return share
 
-    connector, role = _kv_transfer(values.get("kv_transfer_config"), collected.dotted, problems)
+    transfer = kv_transfer(values.get("kv_transfer_config"), collected.dotted)
+    if transfer is None:
+        # The document may hold anything, so it is not shown.
+        problems.append("--kv-transfer-config is not a JSON object: connector and role are unknown")
+    connector, role = transfer or kv_transfer(None, collected.dotted) or (None, None)
     reads_file = "reads_file" in values
     if reads_file:
         problems.append("--config names a file, which Poise does not read: what only it sets is unknown")
@@ -251,8 +263,8 @@ def _command(collected: _Collected) -> ServerCommand:
         headless="headless" in values,
         host=text("host"),
         port=port,
-        kv_connector=connector,
-        kv_role=role,
+        kv_connector=clean(connector) if connector else None,
+        kv_role=clean(role) if role else None,
     )
     return ServerCommand(
         config,
@@ -261,25 +273,8 @@ def _command(collected: _Collected) -> ServerCommand:
         tls="tls" in values,
         unix_socket="unix_socket" in values,
         master_address=text("master_address") or text("data_parallel_address"),
+        api_on_each_node="api_on_each_node" in values or "data_parallel_rank" in values or bool(number("data_parallel_start_rank")),
     )
-
-
-def _kv_transfer(document: str | None, dotted: Mapping[str, str], problems: list[str]) -> tuple[str | None, str | None]:
-    """Connector and role from the JSON document and the dotted flags, which win as in vLLM."""
-    found: dict[str, str] = {}
-    if document is not None:
-        try:
-            parsed = json.loads(document)
-        except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, dict):
-            found.update({key: value for key, value in parsed.items() if key in ("kv_connector", "kv_role") and isinstance(value, str)})
-        else:
-            # The document may hold anything, so it is not shown.
-            problems.append("--kv-transfer-config is not a JSON object: connector and role are unknown")
-    found.update(dotted)
-    connector, role = found.get("kv_connector"), found.get("kv_role")
-    return (clean(connector) if connector else None), (clean(role) if role else None)
 
 
 _HUMAN = re.compile(r"(-?\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT]?)", re.ASCII)
@@ -328,5 +323,6 @@ def shown(value: str) -> str:
 
 
 def flag_names() -> Iterator[str]:
-    """Every flag whose value is kept, for the test that no secret's flag is among them."""
+    """Every flag that leaves a trace, for the tests that no secret's flag is among them and that each is documented."""
     yield from _VALUES
+    yield from (flag for flag, name in _SWITCHES.items() if name)

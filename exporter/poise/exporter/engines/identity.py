@@ -1,20 +1,23 @@
 """Gives engines their labels, once, and remembers engines that vanished.
 
 An identity is latched before the first publication and does not change while the process lives, so that no series changes its labels under
-a rule. Pure: time, engines found and ports are arguments.
+a rule. Two things may be filled once, for they are often known only later: a deployment that nobody said and a role that nothing told
+(docs/adr/0013-who-belongs-together.md). Pure: time, engines found and ports are arguments.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
+from poise.exporter.engines.roles import Declared, role_of
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.routers.addresses import Assignment
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
 
@@ -27,8 +30,6 @@ KEEP_GONE = 3600.0
 CLASH_GRACE = 60.0
 #: Stands between the name and the number of a further process that would have the same name.
 _CLASH = "#"
-
-_ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Located:
     address: str | None = None
     addresses: frozenset[str] = frozenset()
     unreachable: str = ""
+    said: Declared = field(default_factory=Declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,33 +66,24 @@ class Member:
     notes: tuple[str, ...] = ()
     pod: Pod | None = None
     apart: bool = False  # in a network namespace of its own, where every port is free
-
-
-def role_of(found: FoundEngine, spec: EngineSpec | None) -> tuple[Role, str]:
-    """The role and where it is from. ``kv_both`` tells nothing, and neither does a command line whose file may name a connector."""
-    config = found.config
-    if spec is not None and spec.role is not None:
-        return spec.role, "config"
-    if config.kv_role is not None:
-        return _ROLES.get(config.kv_role, Role.UNKNOWN), "argv"
-    if config.kv_connector is not None or found.command.reads_file:
-        return Role.UNKNOWN, "argv"
-    return Role.MIXED, "default"
+    deployment_settled: bool = False  # somebody said which, or a router filled it
 
 
 def url_of(found: FoundEngine, port: int) -> str:
     """The address to ask; loopback where the server listens on every address or on loopback."""
-    host = (found.config.host or "").strip("[]")
+    return f"{'https' if found.command.tls else 'http'}://{host_to_ask(found.config.host)}:{port}"
+
+
+def host_to_ask(listens_on: str | None) -> str:
+    """The host of a URL by which a server of this node is asked: loopback where it listens on every address or on loopback."""
+    host = (listens_on or "").strip("[]")
     try:
         address = ipaddress.ip_address(host)
-        if address.is_unspecified or (address.is_loopback and address.version == 4):
-            host = "127.0.0.1"
-        else:
-            host = f"[{host}]" if address.version == 6 else host
     except ValueError:
-        if host in ("", "localhost"):
-            host = "127.0.0.1"
-    return f"{'https' if found.command.tls else 'http'}://{host}:{port}"
+        return "127.0.0.1" if host in ("", "localhost") else host
+    if address.is_unspecified or (address.is_loopback and address.version == 4):
+        return "127.0.0.1"
+    return f"[{host}]" if address.version == 6 else host
 
 
 def url_at(found: FoundEngine, address: str, port: int) -> str:
@@ -100,13 +93,24 @@ def url_at(found: FoundEngine, address: str, port: int) -> str:
 
 
 def name_of(node: str, located: Located) -> str:
-    """``<node>:<port>``. A node of a multi-node engine without an API of its own goes by the address of the first node."""
-    if located.found.config.headless:
-        first = located.found.command.master_address or ""
-        if first and not is_loopback(first):
-            return f"{first}:{located.found.config.port or DEFAULT_PORT}"
-        return f"{node}:headless"
+    """``<node>:<port>``; for all nodes of one engine with one API the address of its first node, as their command lines name it, instead.
+
+    A headless node knows no port but its own ``--port``: without one it takes vLLM's default for the first node's.
+    """
+    config, first = located.found.config, located.found.command.master_address or ""
+    if config.headless:
+        return f"{first}:{config.port or DEFAULT_PORT}" if first and not is_loopback(first) else f"{node}:headless"
+    if first and not is_loopback(first) and _has_headless_nodes(located.found):
+        return f"{first}:{located.port}"
     return f"{node}:{located.port}"
+
+
+def _has_headless_nodes(found: FoundEngine) -> bool:
+    """Whether other nodes belong to the engine that this process serves alone: nodes of one world, or of data-parallel ranks."""
+    config = found.config
+    local = config.data_parallel_size_local
+    ranks_elsewhere = local is not None and local < config.data_parallel_size
+    return (config.nnodes > 1 or ranks_elsewhere) and not found.command.api_on_each_node
 
 
 def url_host(url: str) -> tuple[str, int | None]:
@@ -166,7 +170,7 @@ class Roster:
             role = spec.role or Role.UNKNOWN
             source = "config" if spec.role is not None else "default"
             identity = EngineIdentity(spec.name, spec.deployment or spec.name, role, source, "config")
-            self._members[spec.name] = Member(identity, EngineConfig(), spec.url, spec=spec)
+            self._members[spec.name] = Member(identity, EngineConfig(), spec.url, spec=spec, deployment_settled=bool(spec.deployment))
 
     def _same_server(self, one: str | None, other: str) -> bool:
         """Whether two addresses are one port of this node."""
@@ -175,13 +179,17 @@ class Roster:
         (host, port), (other_host, other_port) = url_host(one), url_host(other)
         return port == other_port and self.is_local(host) and self.is_local(other_host)
 
-    def update(self, located: Sequence[Located], now: float) -> tuple[Member, ...]:
-        """The members after a scan, in order of their names. An engine whose port is not known yet waits for it."""
+    def update(self, located: Sequence[Located], now: float, *, hold: bool = False) -> tuple[Member, ...]:
+        """The members after a scan, in order of their names. An engine whose port is not known yet waits for it.
+
+        `hold`: a router is about to say which engines are its, so that an engine that has no identity yet gets none in this scan.
+        """
         alive = {item.found.key for item in located}
         for key in [key for key in self._names if key not in alive]:
             self._leave(self._names.pop(key), key, now)
         for item in located:
-            self._enter(item, now)
+            if not hold or item.found.key in self._names:
+                self._enter(item, now)
         self._enter_configured()
         self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}
         expired = [
@@ -191,7 +199,25 @@ class Roster:
         ]
         for name in expired:
             del self._members[name]
+        return self.members()
+
+    def members(self) -> tuple[Member, ...]:
+        """All members as they are now, in order of their names."""
         return tuple(self._members[name] for name in sorted(self._members))
+
+    def fill(self, assigned: Mapping[str, Assignment], shown: Mapping[str, Role]) -> tuple[Member, ...]:
+        """The members, with what nobody said of them filled in, each once: by routers, and a role by what the engine was seen to do (`shown`)."""
+        for name, member in self._members.items():
+            identity, router = member.identity, assigned.get(name)
+            if router is not None and not member.deployment_settled:
+                identity = replace(identity, deployment=router.deployment)
+            if identity.role is Role.UNKNOWN and router is not None and router.role is not Role.UNKNOWN:
+                identity = replace(identity, role=router.role, role_source="router")
+            elif identity.role is Role.UNKNOWN and name in shown:
+                identity = replace(identity, role=shown[name], role_source="observed")
+            settled = member.deployment_settled or router is not None
+            self._members[name] = replace(member, identity=identity, deployment_settled=settled)
+        return self.members()
 
     def _leave(self, name: str, key: ProcessKey, now: float) -> None:
         member = self._members.get(name)
@@ -211,11 +237,24 @@ class Roster:
                 return
             identity, spec = latched
             self._names[found.key] = identity.engine
+            settled = bool((spec is not None and spec.deployment) or item.said.deployment)
         else:
-            identity, spec = self._members[name].identity, self._members[name].spec
+            before = self._members[name]
+            identity, spec, settled = before.identity, before.spec, before.deployment_settled
         url, why_no_url = _address(item, spec)
         self._members[identity.engine] = Member(
-            identity, found.config, url, found, spec, None, found.start_time, why_no_url, item.notes, item.pod, not item.reachable
+            identity,
+            found.config,
+            url,
+            found,
+            spec,
+            None,
+            found.start_time,
+            why_no_url,
+            (*item.notes, *item.said.problems),
+            item.pod,
+            not item.reachable,
+            settled,
         )
 
     def _latch(self, item: Located, now: float) -> tuple[EngineIdentity, EngineSpec | None] | None:
@@ -223,14 +262,14 @@ class Roster:
         if item.port is None and not item.found.config.headless:
             return None
         spec = self._spec_for(item)
-        name = spec.name if spec is not None else name_of(self.node, item)
+        name = spec.name if spec is not None else item.said.name or name_of(self.node, item)
         member = self._members.get(name)
         if member is not None and (member.found is not None or (spec is None and member.spec is not None)):
             if item.reachable and now - self._since.setdefault(item.found.key, now) < CLASH_GRACE:
                 return None
             name, spec = self._numbered(name), None
-        role, source = role_of(item.found, spec)
-        deployment = (spec.deployment if spec is not None else "") or name
+        role, source = role_of(item.found, spec, item.said)
+        deployment = (spec.deployment if spec is not None else "") or item.said.deployment or name
         return EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv"), spec
 
     def _spec_for(self, item: Located) -> EngineSpec | None:

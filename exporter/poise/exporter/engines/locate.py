@@ -14,6 +14,7 @@ from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.identity import Located, url_at, url_of
 from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
+from poise.exporter.engines.roles import Declared, declared
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.procfs import COMMUNICATION, ProcFs, Sockets
 from poise.exporter.procnet import Address
@@ -34,6 +35,7 @@ class _Environment:
     container: ContainerCards | None = None
     pod: Pod | None = None
     communication: Mapping[str, str] = field(default_factory=dict)
+    said: Declared = field(default_factory=Declared)
 
 
 @dataclass(slots=True)
@@ -92,12 +94,12 @@ class Locator:
         located = replace(engine, config=config)
         notes = engine.command.problems if environment.read else (*engine.command.problems, self.unreadable)
         if environment.reachable:
-            return Located(located, self._port(engine, True), True, notes, environment.pod)
+            return Located(located, self._port(engine, True), True, notes, environment.pod, said=environment.said)
         there = self._reach(engine)
         address = str(there.reached.address) if there.reached.address is not None else None
         port = self._port(engine, False) if there.reached.port is None else there.reached.port
         addresses = frozenset(str(each) for each in there.addresses)
-        return Located(located, port, False, notes, environment.pod, address, addresses, there.reached.why_not)
+        return Located(located, port, False, notes, environment.pod, address, addresses, there.reached.why_not, environment.said)
 
     def _read_environment(self, pid: int) -> _Environment:
         variables = self.proc.environment(pid)
@@ -108,7 +110,8 @@ class Locator:
         cards = container_cards(self.proc, pid, variables)
         communication = {name: clean(variables[name]) for name in sorted(COMMUNICATION & variables.keys())}
         order = variables.get("CUDA_DEVICE_ORDER")
-        return _Environment(variables.get("CUDA_VISIBLE_DEVICES"), order, True, reachable, cards, pod, communication)
+        visible = variables.get("CUDA_VISIBLE_DEVICES")
+        return _Environment(visible, order, True, reachable, cards, pod, communication, declared(variables))
 
     def _port(self, engine: FoundEngine, reachable: bool) -> int | None:
         """The API's port: a flag's, else vLLM's default unless a file may have set another, else the socket that answers as vLLM."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.snapshot import RouterBackend
+from poise.exporter.snapshot import Role, RouterBackend
 
 _SCHEMES = ("http", "https", "grpc")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -48,6 +48,14 @@ class KnownEngine:
     host: str
     port: int
     here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a router says of an engine: its deployment, and its role (unknown where the router does not tell)."""
+
+    deployment: str
+    role: Role
 
 
 def join(
