@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from poise.exporter import metrics as m
 from poise.exporter.metrics import Metric
-from poise.exporter.snapshot import Engine, EnginePage, Rank, Readings, Role, Use
-
-#: So many finished requests must be seen before counters say anything about the role.
-ROLE_MIN_REQUESTS = 20
-#: A prefill engine answers with one token (the router asks for max_tokens=1); above this mean it also decodes.
-PREFILL_MAX_MEAN_TOKENS = 1.5
-#: A decode engine that computes more than this share of its prompt tokens prefills itself.
-DECODE_MAX_LOCAL_SHARE = 0.5
+from poise.exporter.observed_role import observed_role
+from poise.exporter.snapshot import Engine, EnginePage, Rank, Readings, Use
 
 
 def engine_readings(engine: Engine, gpus_visible: int | None) -> Readings:
@@ -124,29 +116,3 @@ def _told_share(page: EnginePage | None) -> float | None:
     except ValueError:
         return None
     return share if 0 < share <= 1 else None
-
-
-def observed_role(page: EnginePage, role: Role) -> str | None:
-    """The role that the counters since the engine's start show, when it contradicts `role`; None when it fits or says nothing.
-
-    vLLM ≥ 0.16 tells prompt tokens by source. Prefill: one token per request. Decode: prompt tokens come through the KV connector.
-    """
-    finished = _total(page, m.ENGINE_REQUESTS_FINISHED)
-    generated = _total(page, m.ENGINE_GENERATION_TOKENS)
-    local = _total(page, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, "local_compute")
-    transferred = _total(page, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, "external_kv_transfer")
-    if finished < ROLE_MIN_REQUESTS or local + transferred <= 0:
-        return None
-    takes_kv = transferred > local
-    if role is Role.DECODE:
-        return Role.MIXED if local > DECODE_MAX_LOCAL_SHARE * (local + transferred) else None
-    if role is Role.PREFILL:
-        if takes_kv:
-            return Role.DECODE
-        return Role.MIXED if generated > PREFILL_MAX_MEAN_TOKENS * finished else None
-    return Role.DECODE if role is Role.MIXED and takes_kv else None
-
-
-def _total(page: EnginePage, metric: Metric, *labels: str) -> float:
-    series: list[Mapping[tuple[str, ...], float]] = [work.readings.get(metric, {}) for work in page.work]
-    return sum(value for readings in series for own, value in readings.items() if not labels or own == labels)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from poise.exporter import metrics as m
-from poise.exporter.engine_readings import engine_readings, observed_role
+from poise.exporter.engine_readings import engine_readings
 from poise.exporter.engines.dialects import read_page, wanted
 from poise.exporter.engines.page import PageParser
 from poise.exporter.metrics import ALL, Metric, Owner
+from poise.exporter.observed_role import observed_role
 from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, Libraries, ObservedEngine, Pod, Readings, Role
 
 from tests.recorded import CAPTURES
