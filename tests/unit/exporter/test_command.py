@@ -184,3 +184,62 @@ def test_log_lines_can_be_json(cards: SimulatedNode, tmp_path: Path) -> None:
         entries = [json.loads(line) for line in running.lines]
         assert {"time", "level", "logger", "message"} <= set(entries[0])
         assert any("leaving" in entry["message"] for entry in entries)
+
+
+# ------------------------------------------------------------------------------------------------------- read again on SIGHUP
+def hang_up(running: Process, words: str) -> None:
+    """Sends SIGHUP and waits for what is logged of it."""
+    before = running.log.count(words)
+    running.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: running.log.count(words) > before, f"{words!r} is logged")
+
+
+def test_settings_are_read_again_without_losing_anything(cards: SimulatedNode, tmp_path: Path) -> None:
+    file = tmp_path / "poise.toml"
+    file.write_text('[exporter]\nexpected_gpus = 2\n[[exporter.engines]]\nname = "one"\nurl = "http://127.0.0.1:1"\n')
+    with exporter(tmp_path, environment=cards.environment()) as running:
+        wait_until(running.ready, "it is ready")
+        busy = running.value(f'poise_gpu_energy_joules_total{{gpu="0",uuid="{cards.gpus[0].uuid}"}}') or 0.0
+        file.write_text(
+            '[exporter]\ninterval = "5s"\nexpected_gpus = 8\nlog_level = "debug"\nlog_format = "json"\n'
+            '[[exporter.engines]]\nname = "two"\nurl = "http://127.0.0.1:1"\n'
+        )
+        hang_up(running, "not in force before a restart: interval")
+        assert "settings were read again: new engines, expected_gpus, log_level, log_format" in running.log
+        wait_until(lambda: 'engine="two"' in running.get("/metrics"), "the new engine is there")
+        assert 'engine="one"' not in running.get("/metrics")
+        assert (running.value(f'poise_gpu_energy_joules_total{{gpu="0",uuid="{cards.gpus[0].uuid}"}}') or 0.0) >= busy
+        assert json.loads(running.lines[-1])["level"]
+        hang_up(running, "nothing new that can change now")
+        file.write_text("[exporter]\nexpected_gpus = 'many'\n")
+        hang_up(running, "expected_gpus=many: expected a number of cards from 0 to 1024; the settings from before stay in force")
+        assert 'engine="two"' in running.get("/metrics")
+        assert "Traceback" not in running.log
+        assert running.leave()[0] == 0
+
+
+def test_a_web_configuration_is_in_force_and_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "web.yml"
+    (tmp_path / "poise.toml").write_text('[exporter]\nweb_config_file = "web.yml"\nexpected_gpus = 0\n')
+    file.write_text("rate_limit: {interval: 1ms, burst: 1000}\nhttp_server_config: {headers: {X-Frame-Options: deny}}\n")
+    with exporter(tmp_path) as running:
+        wait_until(running.ready, "it is ready")
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/", timeout=PATIENCE_SECONDS) as answer:
+            assert answer.headers["X-Frame-Options"] == "deny"
+        file.write_text("basic_auth_users: {alice: hunter2}\n")
+        hang_up(running, "user 1 has no bcrypt hash")
+        assert running.ready()
+        file.write_text("")
+        hang_up(running, "was read again")
+        assert "hunter2" not in running.log
+        assert running.leave()[0] == 0
+
+
+def test_a_wrong_web_configuration_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: a.pem}\n")
+    with exporter(tmp_path, "--web.config.file=web.yml") as running:
+        assert running.process.wait(PATIENCE_SECONDS) == 1
+        wait_until(lambda: running.lines, "it said why")
+        assert running.log == (
+            "poise: --web.config.file=web.yml: tls_server_config.key_file is missing: TLS needs cert_file and key_file\n"
+        )

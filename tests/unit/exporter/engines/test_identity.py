@@ -246,3 +246,66 @@ def test_members_hold_what_is_found_now() -> None:
 )
 def test_host_and_port_of_a_url(url: str, host: str, port: int | None) -> None:
     assert url_host(url) == (host, port)
+
+
+# ---------------------------------------------------------------------------------------------------- another list of engines
+URL_ONLY = EngineSpec("far", "http://10.0.0.9:8000")
+LOCAL = EngineSpec("qwen", "http://127.0.0.1:8000", "chat", Role.DECODE, 2)
+
+
+def names(members: tuple[Member, ...]) -> set[str]:
+    return {member.identity.engine for member in members}
+
+
+def test_a_configured_url_comes_changes_and_goes_with_the_list() -> None:
+    engines = roster()
+    assert engines.replace_specs([URL_ONLY]) == ()
+    assert one(engines.update([], 0.0)).url == URL_ONLY.url
+    assert engines.replace_specs([replace(URL_ONLY, deployment="chat", role=Role.PREFILL)]) == ()
+    assert one(engines.update([], 1.0)).identity.deployment == "chat"
+    assert engines.replace_specs([]) == ()
+    assert engines.update([], 2.0) == ()
+
+
+def test_a_living_engine_keeps_its_identity_whatever_the_list_says_now() -> None:
+    engines = roster(LOCAL)
+    first = one(engines.update([located()], 0.0))
+    assert (first.identity.engine, first.identity.deployment) == ("qwen", "chat")
+    assert engines.replace_specs([replace(LOCAL, deployment="other", role=Role.PREFILL, gpus=4)]) == ("qwen",)
+    member = one(engines.update([located()], 1.0))
+    assert member.identity == first.identity
+    assert member.spec is not None
+    assert member.spec.gpus == 4, "what is not part of the identity holds at once"
+    assert engines.replace_specs([]) == ("qwen",)
+    member = one(engines.update([located()], 2.0))
+    assert (member.identity, member.spec, member.url) == (first.identity, None, "http://127.0.0.1:8000")
+    assert one(engines.update([], 3.0)).gone_since == 3.0
+    assert engines.update([], 3.0 + KEEP_GONE + 1) == ()
+
+
+def test_an_engine_that_is_found_already_gets_its_configured_name_with_its_next_process() -> None:
+    engines = roster()
+    assert names(engines.update([located()], 0.0)) == {"node-a:8000"}
+    assert engines.replace_specs([LOCAL]) == ("qwen",)
+    assert names(engines.update([located()], 1.0)) == {"node-a:8000"}, "one server is not two engines"
+    members = engines.update([located(pid=11)], 2.0)
+    living = [member for member in members if member.found is not None]
+    assert names(tuple(living)) == {"qwen"}
+    assert living[0].spec == LOCAL
+
+
+def test_a_name_that_moves_to_another_address_waits_for_the_end_of_its_process() -> None:
+    engines = roster(LOCAL)
+    engines.update([located()], 0.0)
+    moved = replace(LOCAL, url="http://10.0.0.9:8000")
+    assert engines.replace_specs([moved]) == ("qwen",)
+    assert one(engines.update([located()], 1.0)).url == "http://127.0.0.1:8000"
+    member = one(engines.update([], 2.0))
+    assert (member.url, member.spec, member.gone_since) == (moved.url, moved, None)
+
+
+def test_an_unchanged_list_changes_nothing() -> None:
+    engines = roster(URL_ONLY, LOCAL)
+    before = engines.update([located()], 0.0)
+    assert engines.replace_specs([URL_ONLY, LOCAL]) == ()
+    assert engines.update([located()], 0.0) == before

@@ -357,3 +357,21 @@ def test_a_real_process_is_found_read_lost_and_found_again_without_its_secrets(
 
 def rendered(snapshot: NodeSnapshot) -> str:
     return Exposition(Build("1", "3")).render(snapshot, (), time.time()).decode()
+
+
+def test_another_list_of_engines_holds_from_the_next_scan_and_no_counter_falls(
+    fake: FakeProc, server: PageServer, sources: ExitStack
+) -> None:
+    broken = EngineSpec("broken", "http://127.0.0.1:1/x")
+    kept = EngineSpec("kept", server.url)
+    source = watching(sources, fake, broken, kept)
+    source.scan_once()
+    wait_for(lambda: named(source.latest(), "kept").page is not None)
+    failures = status(source.latest(), PAGES).failures
+    source.replace_specs([kept, EngineSpec("new", "http://10.255.255.1:8000")])
+    assert {engine.identity.engine for engine in source.latest().engines} == {"broken", "kept"}
+    source.scan_once()
+    observed = source.latest()
+    assert {engine.identity.engine for engine in observed.engines} == {"kept", "new"}
+    assert named(observed, "kept").page is not None, "its poller went on"
+    assert status(observed, PAGES).failures >= failures
