@@ -12,16 +12,20 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from poise.exporter.metrics import Metric
 from poise.exporter.nvml import registry
-from poise.exporter.nvml.card import Card, CardMemory, Peer
+from poise.exporter.nvml.card import Card, CardMemory, Collector, Peer
 from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.identity import sysfs_bus_id
+from poise.exporter.nvml.library import SUCCESS
 from poise.exporter.nvml.reader import CardReader, Run
+from poise.exporter.nvml.xid_events import EventThread
+from poise.exporter.nvml.xid_watch import XidWatch
+from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import Gpu
 from poise.testbed.nvml.library import STATE_VARIABLE, build
 from poise.testbed.nvml.node import SimulatedNode
@@ -33,13 +37,18 @@ START = 1_790_000_000.0
 
 
 @contextmanager
-def simulated_library(profile: str) -> Iterator[tuple[SimulatedNode, str]]:
-    """A node of this profile and the path of its library, which this process finds the node through until the end."""
+def simulated_library(profile: str, driver: str = "") -> Iterator[tuple[SimulatedNode, str]]:
+    """A node of this profile and the path of its library, which this process finds the node through until the end.
+
+    `driver`: another version than the profile's.
+    """
     with tempfile.TemporaryDirectory(prefix="poise-cards-") as folder:
         path = Path(folder) / "node"
         before = os.environ.get(STATE_VARIABLE)
         os.environ[STATE_VARIABLE] = str(path)
         with SimulatedNode.create(path, profile) as node:
+            if driver:
+                node.load_driver(driver)
             library = str(build(None, read_header(path).driver_major))
             try:
                 yield node, library
@@ -62,17 +71,30 @@ def shut_down(library: str) -> None:
 class Bench:
     """The cards of one node, each with its reader, and a clock that a test turns."""
 
-    def __init__(self, node: SimulatedNode, library: str) -> None:
+    def __init__(
+        self,
+        node: SimulatedNode,
+        library: str,
+        collectors: Sequence[Collector],
+        pid_namespace: PidNamespace,
+    ) -> None:
         self.node = node
+        self.collectors = collectors
+        self.pid_namespace = pid_namespace
         self.now = START
         self.driver = Driver.open(library)
         self.memories = [CardMemory() for _ in node.gpus]
         self.runs: list[dict[str, Run]] = [{} for _ in node.gpus]
         self.readers: list[CardReader] = []
+        self.xids = XidWatch(wall=lambda: self.now, monotonic=lambda: self.now, deadline=3.0)
+        self.events = EventThread(self.driver.library, self.xids.on_event, lambda: self.now)
+        assert self.events.begin() == SUCCESS
+        self.xids.attach(self.events)
         self.prepare()
 
     def prepare(self) -> None:
         """Makes all readers anew, as after a lost card or a driver reload."""
+        self.close()
         handles = [self.driver.handle(index) for index in range(len(self.node.gpus))]
         peers = tuple(Peer(index, gpu.uuid, sysfs_bus_id(gpu.pci_bus_id), handles[index]) for index, gpu in enumerate(self.node.gpus))
         self.readers = [self._reader(index, handles[index], peers) for index in range(len(self.node.gpus))]
@@ -89,13 +111,25 @@ class Bench:
             driver_version=self.driver.version,
             memory=self.memories[index],
             peers=lambda: tuple(peer for peer in peers if peer.uuid != uuid),
+            pid_namespace=self.pid_namespace,
+            xids=self.xids,
         )
-        return CardReader(card, registry.ALL, self.runs[index], wall=lambda: self.now, monotonic=lambda: self.now)
+        return CardReader(card, self.collectors, self.runs[index], wall=lambda: self.now, monotonic=lambda: self.now)
 
     def read(self, position: int = 0, *, after: float = 0.0) -> Gpu:
         """The card as a tick reads it, `after` seconds later than the last."""
         self.now += after
         return self.readers[position].tick()
+
+    def deliver(self) -> None:
+        """Takes all events that the driver has, as the thread that waits for them does."""
+        while self.events.take(0) == SUCCESS:
+            continue
+
+    def close(self) -> None:
+        """Gives back what the readers hold in the driver."""
+        for reader in self.readers:
+            reader.close()
 
     def read_all_tiers(self, position: int = 0) -> Gpu:
         """The card as a tick reads it in which every collector is due."""
@@ -103,10 +137,21 @@ class Bench:
 
 
 @contextmanager
-def bench(profile: str) -> Iterator[Bench]:
-    """The cards of a fresh node of this profile."""
-    with simulated_library(profile) as (node, library):
-        yield Bench(node, library)
+def bench(
+    profile: str,
+    *,
+    driver: str = "",
+    collectors: Sequence[Collector] = registry.enabled({}),
+    pid_namespace: PidNamespace = PidNamespace.HOST,
+) -> Iterator[Bench]:
+    """The cards of a fresh node of this profile, with another `driver` version where one is given."""
+    with simulated_library(profile, driver) as (node, library):
+        cards = Bench(node, library, collectors, pid_namespace)
+        try:
+            yield cards
+        finally:
+            node.release()
+            cards.close()
 
 
 def series(gpu: Gpu) -> Mapping[tuple[Metric, tuple[str, ...]], float]:

@@ -1,12 +1,13 @@
 """NVLink: bytes per link and card each tick; state, bandwidth and far end of each link more rarely.
 
-Fields 138 and 139 are counters of payload in KiB despite their names (nvml.h), with a scope that sums all links. Blackwell may have only
-fields 202 and 204, which count bytes.
+Fields 138 and 139 are counters of payload in KiB despite their names (nvml.h), with a scope that sums all links. Where NVLink 5 has no such
+counters, fields 202 and 204 count bytes, protocol included.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import pynvml
 from poise.exporter.metrics import (
@@ -31,7 +32,8 @@ _DATA_RX: int = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 _BYTES_TX: int = pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
 _BYTES_RX: int = pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES
 _SPEED: int = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
-_BLACKWELL = 10
+#: nvmlDeviceArchitecture_t from which on NVLink is of the fifth generation.
+BLACKWELL: int = pynvml.NVML_DEVICE_ARCH_BLACKWELL
 #: nvmlIntNvLinkDeviceType_t → label.
 _PEER_TYPES = {0: "gpu", 2: "switch"}
 #: No card of today has more (nvml.h, NVML_NVLINK_MAX_LINKS is 36); a larger answer is not believed.
@@ -48,7 +50,7 @@ def link_count(card: Card) -> tuple[int, int]:
     return min(int(batch.value(place)), _MOST_LINKS), code
 
 
-class _Links:
+class Links:
     """The links of a card, found at the first tick on which the driver says how many there are."""
 
     def __init__(self, card: Card) -> None:
@@ -67,43 +69,64 @@ class _Links:
         return self.count > 0
 
 
+#: A counter of the driver: field id, and bytes of one count.
+_Counter = tuple[int, int]
+
+
+def _answering(card: Card, candidates: Sequence[_Counter], scopes: Sequence[int]) -> _Counter | None:
+    """The first counter that the driver does not refuse for all of these scopes, or None. Two counters count differently, so which one gives
+    a series is settled before the first reading."""
+    for field, scale in candidates:
+        batch = card.fields()
+        places = [batch.add(field, scope) for scope in scopes]
+        if any(batch.code(place) not in REFUSALS for place in places):
+            return field, scale
+    return None
+
+
 def prepare_traffic(card: Card, fields: FieldBatch) -> Read:
     """Counters of one direction each: sent and received by this card."""
-    links = _Links(card)
-    blackwell = architecture_of(card) >= _BLACKWELL
+    links = Links(card)
+    blackwell = architecture_of(card) >= BLACKWELL
     directions = ((GPU_NVLINK_TX, GPU_NVLINK_TOTAL_TX, _DATA_TX, _BYTES_TX), (GPU_NVLINK_RX, GPU_NVLINK_TOTAL_RX, _DATA_RX, _BYTES_RX))
     metrics = tuple(metric for direction in directions for metric in direction[:2])
     keys: list[Labels] = []
-    places: list[tuple[int, int, int | None]] = []
+    #: By direction: place of the first link and bytes of a count, and the same of the card's sum, None where the links are added up.
+    sources: list[tuple[int, int, tuple[int, int] | None]] = []
 
     def find() -> bool:
-        if places:
+        if sources:
             return True
         if not links.find():
             return False
         keys.extend((str(link),) for link in range(links.count))
         for _, _, kibibytes, whole_bytes in directions:
+            payload = (kibibytes, _KIBI)
+            candidates = (payload, (whole_bytes, 1)) if blackwell else (payload,)
+            field, scale = _answering(card, candidates, range(links.count)) or payload
             # The links' fields stand in a row, so that one slice reads them.
-            first = min([fields.add(kibibytes, link) for link in range(links.count)])
-            places.append((first, fields.add(kibibytes, ALL_LINKS), fields.add(whole_bytes, ALL_LINKS) if blackwell else None))
+            first = min([fields.add(field, link) for link in range(links.count)])
+            total = _answering(card, candidates, (ALL_LINKS,))
+            sources.append((first, scale, (fields.add(total[0], ALL_LINKS), total[1]) if total else None))
         return True
 
     def read(tick: Tick) -> None:
         if not find():
             tick.refuse(links.code, "NVML_FI_DEV_NVLINK_LINK_COUNT", *metrics)
             return
-        for (per_link_metric, total_metric, _, _), (first, total, bytes_total) in zip(directions, places, strict=True):
-            tick.put_fields(fields, per_link_metric, keys, first, _KIBI)
-            if fields.code(total) == SUCCESS:
-                tick.set(total_metric, fields.value(total) * _KIBI)
-            elif bytes_total is not None and fields.code(bytes_total) == SUCCESS:
-                tick.set(total_metric, fields.value(bytes_total))
+        for (per_link_metric, total_metric, _, _), (first, scale, total) in zip(directions, sources, strict=True):
+            tick.put_fields(fields, per_link_metric, keys, first, scale)
+            if total is not None:
+                value = tick.field(fields, total[0], total_metric)
+                if value is not None:
+                    tick.set(total_metric, value * total[1])
+                continue
+            given = tick.readings.get(per_link_metric, {})
+            if len(given) == links.count:
+                tick.set(total_metric, sum(given.values()))
             else:
-                given = tick.readings.get(per_link_metric, {})
-                if len(given) == links.count:
-                    tick.set(total_metric, sum(given.values()))
-                else:
-                    tick.refuse(fields.code(total), "nvmlDeviceGetFieldValues", total_metric)
+                # The sum over fewer links would look like a counter that fell.
+                tick.refuse(NOT_SUPPORTED, "nvmlDeviceGetFieldValues", total_metric)
 
     find()
     return read
@@ -111,7 +134,7 @@ def prepare_traffic(card: Card, fields: FieldBatch) -> Read:
 
 def prepare_state(card: Card, fields: FieldBatch) -> Read:
     """A link that is not active has no bandwidth; its far end stays known."""
-    links = _Links(card)
+    links = Links(card)
     get_state = card.library.function("nvmlDeviceGetNvLinkState")
     get_type = card.library.function("nvmlDeviceGetNvLinkRemoteDeviceType")
     get_peer = card.library.function("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo")

@@ -10,14 +10,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from poise.exporter.nvml.card import Collector, Peer
 from poise.exporter.nvml.driver import Driver, DriverError
 from poise.exporter.nvml.library import LIBRARY_NAME, NvmlFailure
+from poise.exporter.nvml.process_list import trust
 from poise.exporter.nvml.reader import Run
 from poise.exporter.nvml.statuses import collector_status, driver_status
 from poise.exporter.nvml.worker import CardThread, Record, Timing, down
+from poise.exporter.nvml.xid import NAME as XID
+from poise.exporter.nvml.xid import kept_readings
+from poise.exporter.nvml.xid_watch import XidWatch
+from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, Reason
 
 logger = logging.getLogger(__name__)
@@ -47,14 +53,24 @@ class Sampler:
         *,
         library: str = LIBRARY_NAME,
         timing: Timing | None = None,
+        kernel_log: Path | None = None,
+        pid_namespace: PidNamespace = PidNamespace.HOST,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
+        """`kernel_log`: where XIDs are read besides the driver's events, None for nowhere. `wait` waits for an event for so many seconds
+        of the monotonic clock that is passed with it."""
         self.collectors = tuple(collectors)
         self.interval = interval
         self.timing = timing or Timing()
+        self.pid_namespace = pid_namespace
         self.wall = wall
         self.monotonic = monotonic
+        self.wait = wait
+        self.xids: XidWatch | None = None
+        if any(collector.name == XID for collector in self.collectors):
+            self.xids = XidWatch(wall=wall, monotonic=monotonic, deadline=self.timing.deadline, kernel_log=kernel_log)
         self._library = library
         self._records: dict[str, Record] = {}
         self._workers: dict[int, CardThread] = {}
@@ -72,12 +88,16 @@ class Sampler:
     # ---------------------------------------------------------------------------------------------------------- from outside
     def start(self) -> None:
         """Starts looking for the driver and returns at once."""
+        if self.xids is not None:
+            self.xids.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Tells all threads to leave and returns at once; one that hangs in the driver does not."""
         self._leave.set()
         self._wake.set()
+        if self.xids is not None:
+            self.xids.stop()
         with self._lock:
             for worker in self._workers.values():
                 worker.leave.set()
@@ -86,7 +106,7 @@ class Sampler:
         """Waits for all threads, at most `timeout` seconds in sum; whether they all left."""
         end = self.monotonic() + timeout
         with self._lock:
-            threads = [self._thread, *self._workers.values()]
+            threads = [self._thread, *self._workers.values(), *(self.xids.threads() if self.xids is not None else ())]
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, end - self.monotonic()))
@@ -109,7 +129,8 @@ class Sampler:
         shown = [(record, self._shown(record, now)) for record in records]
         statuses = [driver_status(self._driver_run, self.timing.look, hangs=driver_stuck, stuck=stuck_workers, threads=workers)]
         statuses += [collector_status(collector, self.interval, shown) for collector in self.collectors]
-        return View(info, tuple(gpus), tuple(statuses), driver_stuck or bool(stuck_workers))
+        events_stuck = self.xids is not None and self.xids.stuck(now)
+        return View(info, tuple(gpus), tuple(statuses), driver_stuck or bool(stuck_workers) or events_stuck)
 
     def settled(self) -> bool:
         """Whether the driver was asked and every card had its first turn, so that a view is not merely early."""
@@ -154,6 +175,10 @@ class Sampler:
 
     # ------------------------------------------------------------------------------------------------------ what is shown
     def _shown(self, record: Record, now: float) -> Gpu:
+        gpu = self._state(record, now)
+        return gpu if gpu.up or self.xids is None else replace(gpu, readings=kept_readings(record.memory))
+
+    def _state(self, record: Record, now: float) -> Gpu:
         gpu = record.gpu
         if record.owner.stuck(now):
             return down(gpu, Reason.TIMEOUT, self.collectors)
@@ -175,6 +200,8 @@ class Sampler:
                 if self._driver is None:
                     self._driver = Driver.open(self._library)
                     self._opened()
+                if self.xids is not None and not self._leave.is_set():
+                    self.xids.open(self._driver.library)
                 self._ensure_workers(self._driver, self._driver.count())
                 self._note_driver(begun, "")
                 self._info = self._driver.info
@@ -197,7 +224,7 @@ class Sampler:
             finally:
                 self._asked_driver_at = None
                 self._asked = True
-            self._wake.wait(wait)
+            self.wait(self._wake, wait)
             self._wake.clear()
             now = self.monotonic()
             self._tell_hangs(now)
@@ -224,6 +251,9 @@ class Sampler:
         assert self._driver is not None
         self._info = self._driver.info
         logger.info("NVIDIA driver %s, NVML %s, CUDA %s", self._info.driver, self._info.nvml, self._info.cuda)
+        missing = trust(self.pid_namespace, self._driver.version).missing
+        if missing:
+            logger.warning("%s", missing)
 
     def _no_driver(self, begun: float, error: str) -> None:
         if error != self._info.error:
@@ -280,7 +310,7 @@ class Sampler:
         assert self._driver is not None
         with self._lock:
             workers = list(self._workers.values())
-        if not self._dismiss(workers):
+        if not self._dismiss(workers) or (self.xids is not None and not self.xids.close(self.timing.leave)):
             return
         logger.info("the NVIDIA driver is initialised again: %s", self._reinitialise)
         unload = self._reinitialise != _LOOK_FOR_LOST

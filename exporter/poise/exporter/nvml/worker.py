@@ -18,6 +18,9 @@ from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.library import DRIVER_GONE, LOST, NvmlFailure
 from poise.exporter.nvml.processes import METRICS as PROCESS_METRICS
 from poise.exporter.nvml.reader import SIMULATED_PREFIX, CardReader, CardSilent, Run
+from poise.exporter.nvml.xid import METRICS as XID_METRICS
+from poise.exporter.nvml.xid_watch import XidWatch
+from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import Gpu, GpuIdentity, Reason
 
 logger = logging.getLogger(__name__)
@@ -76,6 +79,15 @@ class Home(Protocol):
     @property
     def monotonic(self) -> Callable[[], float]: ...
 
+    @property
+    def wait(self) -> Callable[[threading.Event, float], bool]: ...
+
+    @property
+    def xids(self) -> XidWatch | None: ...
+
+    @property
+    def pid_namespace(self) -> PidNamespace: ...
+
     def claim(self, thread: CardThread, gpu: Gpu) -> Record:
         """The record of this card, which from now on is this thread's to write."""
 
@@ -123,7 +135,7 @@ class CardThread(threading.Thread):
 
     def run(self) -> None:
         clock = self._home.monotonic
-        while not self.leave.wait(max(0.0, self._due - clock())):
+        while not self._home.wait(self.leave, max(0.0, self._due - clock())):
             self.started = begun = clock()
             try:
                 pause = self._turn(begun)
@@ -137,6 +149,7 @@ class CardThread(threading.Thread):
             else:
                 self._due = max(self._due + self._home.interval, now)
             self.begun = True
+        self._detach()
 
     def _turn(self, begun: float) -> float:
         """One tick; how long to wait for the next, 0 for the usual interval."""
@@ -147,7 +160,7 @@ class CardThread(threading.Thread):
             assert self.reader is not None
             gpu = self.reader.tick()
         except NvmlFailure as failure:
-            self.reader = None
+            self._detach()
             if failure.code in DRIVER_GONE:
                 self._home.driver_gone(self, str(failure))
             self._down(Reason.GPU_LOST if failure.code in LOST else Reason.ERROR, str(failure))
@@ -159,7 +172,7 @@ class CardThread(threading.Thread):
             return 0.0
         except Exception as error:  # a fault of ours in one card must not end its thread
             logger.exception("reading card %d failed", self.index)
-            self.reader = None
+            self._detach()
             self._down(Reason.ERROR, f"{type(error).__name__}: {error}")
             return self._home.timing.look
         self.failure = ""
@@ -188,9 +201,18 @@ class CardThread(threading.Thread):
             driver_version=self._driver.version,
             memory=record.memory,
             peers=lambda: self._home.peers(uuid),
+            pid_namespace=self._home.pid_namespace,
+            xids=self._home.xids,
         )
         self.record = record
+        self._detach()
         self.reader = CardReader(card, self._home.collectors, record.runs, wall=self._home.wall, monotonic=self._home.monotonic)
+
+    def _detach(self) -> None:
+        """Lets go of the reader, with what it holds in the driver."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
 
     def _note_hang(self, took: float) -> None:
         """Counts the hang as a failed run of the collector that took longest."""
@@ -233,7 +255,8 @@ class CardThread(threading.Thread):
 
 
 def down(gpu: Gpu, reason: Reason, collectors: Iterable[Collector]) -> Gpu:
-    """The card without readings: identity, why it is down, and that reason on each series that it would give.
+    """The card without readings: identity, why it is down, and that reason on each series that it would give. XIDs are not read from the
+    card and may go on (xid.kept_readings).
 
     Those are the ones that it gave last, or, of a card that was never read, all that the collectors may give. What the driver had refused
     stays refused: the card would not give it if it were up. One entry a metric, so that a card that is down has fewer series than one that is up.
@@ -243,5 +266,6 @@ def down(gpu: Gpu, reason: Reason, collectors: Iterable[Collector]) -> Gpu:
     else:
         given = {*gpu.readings, *(PROCESS_METRICS if gpu.processes is not None else ())}
     absent = {metric: reason if why in _DOWN_REASONS else why for metric, why in gpu.absent.items()}
-    absent.update(dict.fromkeys(sorted(given - absent.keys(), key=lambda metric: metric.name), reason))
+    given.difference_update(absent, XID_METRICS)
+    absent.update(dict.fromkeys(sorted(given, key=lambda metric: metric.name), reason))
     return replace(gpu, up=False, down_reason=reason, readings={}, absent=absent, processes=None)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from poise.exporter import metrics as m
-from poise.exporter.nvml import registry
+from poise.exporter.nvml import registry, xid
 from poise.exporter.nvml.driver import Driver
 from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import Sampler, View
@@ -33,6 +33,9 @@ FAST = Timing(
     longest_reinitialise=0.3,
 )
 INTERVAL = 0.1
+#: What a card keeps when it is down (docs/adr/0011).
+XID = set(xid.METRICS)
+COLLECTORS = registry.enabled({})
 
 
 class Running:
@@ -80,7 +83,7 @@ class Running:
 def running(profile: str, prepare: Callable[[SimulatedNode], object] = lambda node: None, timing: Timing = FAST) -> Iterator[Running]:
     with simulated_library(profile) as (node, library):
         prepare(node)
-        sampler = Sampler(registry.ALL, INTERVAL, library=library, timing=timing)
+        sampler = Sampler(COLLECTORS, INTERVAL, library=library, timing=timing)
         sampler.start()
         try:
             yield Running(node, sampler)
@@ -106,27 +109,27 @@ def test_a_card_that_hangs_is_down_with_its_identity_and_the_others_go_on(caplog
     caplog.set_level(logging.INFO)
     with running("h20x2") as run:
         run.wait_for_all_up()
-        injection = run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+        injection = run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
         injection.wait_until_held()
         wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
-        wait_until(lambda: "card 0 hangs in the driver, in power" in caplog.text, "the hang is logged")
+        wait_until(lambda: "card 0 hangs in the driver, in memory" in caplog.text, "the hang is logged")
         card = run.card(0)
         assert card is not None
         assert card.identity.name == run.node.gpus[0].name
         assert card.identity.pci_bus_id
         assert card.simulated
-        assert (dict(card.readings), card.processes) == ({}, None)
+        assert (set(card.readings) - XID, card.processes) == (set(), None)
         run.goes_on(1)
         assert run.view().stuck
-        status = run.collector("power")
+        status = run.collector("memory")
         assert not status.success
         assert "card 0 hangs" in status.error
         assert status.failures >= 1
-        assert run.collector("memory").success, "only the collector that hangs says so"
+        assert run.collector("utilization").success, "only the collector that hangs says so"
         injection.release()
         wait_until(lambda: run.up(0), "card 0 back")
-        wait_until(lambda: run.collector("power").success, "its collector succeeds again")
-        assert run.collector("power").failures >= 1
+        wait_until(lambda: run.collector("memory").success, "its collector succeeds again")
+        assert run.collector("memory").failures >= 1
         assert "answers again" in caplog.text
         assert caplog.text.count("hangs in the driver") == 1, "a state is logged once"
 
@@ -143,7 +146,7 @@ def test_a_card_that_is_down_says_why_for_each_series_that_it_gave(code: ReturnC
         refused = {metric: why for metric, why in before.absent.items() if why is Reason.NOT_SUPPORTED}
         assert m.GPU_FAN in refused, "the card has no fan"
         if code is None:
-            run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+            run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
         elif code is ReturnCode.GPU_IS_LOST:
             run.node.lose(0, code)
         else:
@@ -151,7 +154,7 @@ def test_a_card_that_is_down_says_why_for_each_series_that_it_gave(code: ReturnC
         wait_until(lambda: run.down(0, reason), f"card 0 down, {reason}")
         card = run.card(0)
         assert card is not None
-        given = {*before.readings, m.GPU_PROCESS_MEMORY, m.GPU_FOREIGN_MEMORY}
+        given = {*before.readings, m.GPU_PROCESS_MEMORY, m.GPU_FOREIGN_MEMORY} - XID
         # The path to the other card is known once that one has answered, perhaps after `before`.
         assert {metric for metric, why in card.absent.items() if why is reason} | {m.GPU_PAIR_INFO} == given | {m.GPU_PAIR_INFO}
         assert {metric: why for metric, why in card.absent.items() if why is not reason} == refused
@@ -160,11 +163,11 @@ def test_a_card_that_is_down_says_why_for_each_series_that_it_gave(code: ReturnC
 
 
 def test_a_card_that_was_never_read_says_why_for_all_that_it_may_give() -> None:
-    with running("h20x2", lambda node: node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)) as run:
+    with running("h20x2", lambda node: node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)) as run:
         wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
         card = run.card(0)
         assert card is not None
-        may_give = {metric for collector in registry.ALL for metric in collector.metrics} - {m.GPU_INFO}
+        may_give = {metric for collector in COLLECTORS for metric in collector.metrics} - {m.GPU_INFO} - XID
         assert dict(card.absent) == dict.fromkeys(may_give, Reason.TIMEOUT)
         run.node.release()
 
@@ -193,7 +196,7 @@ def test_a_view_never_waits_for_a_card() -> None:
 def test_stopping_does_not_wait_for_a_card_that_hangs() -> None:
     with running("h20x2") as run:
         run.wait_for_all_up()
-        run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0).wait_until_held()
+        run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0).wait_until_held()
         run.sampler.stop()
         assert not run.sampler.join(0.1)
 
@@ -270,7 +273,7 @@ def test_without_a_driver_there_are_no_cards_and_it_is_picked_up_when_it_appears
         wait_until(lambda: "Driver Not Loaded" in run.view().driver.error, "the error is named")
         assert run.view().gpus == ()
         statuses = run.view().collectors
-        assert [status.name for status in statuses] == [DRIVER_COLLECTOR, *(collector.name for collector in registry.ALL)]
+        assert [status.name for status in statuses] == [DRIVER_COLLECTOR, *(collector.name for collector in COLLECTORS)]
         assert not any(status.success for status in statuses)
         run.node.load_driver()
         run.wait_for_all_up()
@@ -278,7 +281,7 @@ def test_without_a_driver_there_are_no_cards_and_it_is_picked_up_when_it_appears
 
 
 def test_without_the_library_that_is_what_is_said() -> None:
-    sampler = Sampler(registry.ALL, INTERVAL, library="libnvidia-ml-that-is-not-here.so.1", timing=FAST)
+    sampler = Sampler(COLLECTORS, INTERVAL, library="libnvidia-ml-that-is-not-here.so.1", timing=FAST)
     sampler.start()
     wait_until(lambda: "cannot be loaded" in sampler.view().driver.error, "the error is named")
     assert "libnvidia-ml-that-is-not-here.so.1" in sampler.view().driver.error
@@ -323,7 +326,7 @@ def test_a_card_that_hangs_while_another_is_lost_keeps_nvml_from_being_shut_down
     """Shutting NVML down under a thread that is in it would be undefined; the lost card has to wait."""
     with running("h20x2") as run:
         run.wait_for_all_up()
-        injection = run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+        injection = run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
         injection.wait_until_held()
         run.node.vanish(1)
         wait_until(lambda: run.down(1, Reason.GPU_LOST) and run.down(0, Reason.TIMEOUT), "one lost, one hanging")
@@ -343,16 +346,16 @@ def test_a_card_is_not_shown_before_its_first_reading() -> None:
 
 def test_collectors_that_are_off_run_on_no_card() -> None:
     with simulated_library("h20x2") as (node, library):
-        sampler = Sampler(registry.enabled({"nvlink": False, "power": False}), INTERVAL, library=library, timing=FAST)
+        sampler = Sampler(registry.enabled({"nvlink": False, "memory": False}), INTERVAL, library=library, timing=FAST)
         sampler.start()
         try:
             wait_until(lambda: [gpu.up for gpu in sampler.view().gpus] == [True, True], "both cards up")
             gpu = sampler.view().gpus[0]
-            assert m.GPU_POWER not in gpu.readings
-            assert m.GPU_POWER not in gpu.absent
+            assert m.GPU_MEMORY_USED not in gpu.readings
+            assert m.GPU_MEMORY_USED not in gpu.absent
             assert m.GPU_NVLINK_TX not in gpu.readings
-            assert "power" not in {status.name for status in sampler.view().collectors}
-            assert node.calls("nvmlDeviceGetPowerUsage") == 0
+            assert "memory" not in {status.name for status in sampler.view().collectors}
+            assert node.calls("nvmlDeviceGetMemoryInfo_v2") == 0
         finally:
             sampler.stop()
             assert sampler.join(60.0)
@@ -360,12 +363,12 @@ def test_collectors_that_are_off_run_on_no_card() -> None:
 
 def test_readers_are_prepared_anew_now_and_then_so_that_a_refusal_is_no_last_word() -> None:
     timing = dataclasses.replace(FAST, prepare=0.2)
-    with running("h20x2", lambda node: node.gpus[0].refuse("nvmlDeviceGetPowerUsage", ReturnCode.NO_PERMISSION), timing) as run:
+    with running("h20x2", lambda node: node.gpus[0].refuse("nvmlDeviceGetMemoryInfo_v2", ReturnCode.NO_PERMISSION), timing) as run:
         run.wait_for_all_up()
-        wait_until(lambda: (run.card(0) or Gpu(0, "")).absent.get(m.GPU_POWER) is Reason.NO_PERMISSION, "the refusal is told")
-        assert run.collector("power").success, "a refusal is an answer"
-        run.node.gpus[0].refuse("nvmlDeviceGetPowerUsage", None)
-        wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_POWER) is not None, "the call is made again")
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).absent.get(m.GPU_MEMORY_USED) is Reason.NO_PERMISSION, "the refusal is told")
+        assert run.collector("memory").success, "a refusal is an answer"
+        run.node.gpus[0].refuse("nvmlDeviceGetMemoryInfo_v2", None)
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_MEMORY_USED) is not None, "the call is made again")
 
 
 def test_a_card_that_we_may_not_open_is_named_and_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
@@ -432,7 +435,7 @@ def test_a_changed_number_of_cards_starts_all_anew(monkeypatch: pytest.MonkeyPat
 def test_a_changed_number_of_cards_while_one_hangs_leaves_the_others_running(monkeypatch: pytest.MonkeyPatch) -> None:
     with running("h20x2") as run:
         run.wait_for_all_up()
-        injection = run.node.inject("nvmlDeviceGetPowerUsage", hang=True, gpu=0)
+        injection = run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
         wait_until(lambda: run.down(0, Reason.TIMEOUT), "card 0 timed out")
         with monkeypatch.context() as patch:
             patch.setattr(Driver, "count", lambda self: 3)
