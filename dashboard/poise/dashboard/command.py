@@ -113,6 +113,10 @@ def exporter_command(arguments: argparse.Namespace) -> list[str]:
         command.append("--no-discover")
     if arguments.config is not None:
         command += ["--config", arguments.config]
+    where = address(arguments.exporter)
+    if where.scheme == "http" and is_loopback(where.host):
+        # The child is read by this process alone, over loopback: what the configuration says of TLS and users is for exporters that others read.
+        command.append("--web.config.file=")
     # Only what was said here: a flag would win over what the exporter's own file and environment say.
     if arguments.log_level is not None:
         command += ["--log-level", arguments.log_level]

@@ -47,6 +47,7 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
             "--no-discover",
             "--config",
             "my.toml",
+            "--web.config.file=",
             "--log-level",
             "debug",
             "--log-format",
@@ -57,7 +58,11 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
 
 def test_what_was_not_said_is_left_to_the_exporters_own_file_and_environment() -> None:
     command = exporter_command(parse())
-    assert command[command.index("exporter") :] == ["exporter", "--listen", "127.0.0.1:9747"]
+    assert command[command.index("exporter") :] == ["exporter", "--listen", "127.0.0.1:9747", "--web.config.file="]
+
+
+def test_an_exporter_that_others_can_reach_keeps_its_web_configuration() -> None:
+    assert "--web.config.file=" not in exporter_command(parse("--exporter", "http://10.0.0.7:9747"))
 
 
 @pytest.mark.parametrize(
