@@ -24,8 +24,11 @@ from poise.exporter.engines.source import EngineSource
 from poise.exporter.expected import expected_gpus
 from poise.exporter.exposition import Build, Exposition, library_collectors
 from poise.exporter.nvml import registry
+from poise.exporter.nvml.kernel_log import KERNEL_LOG
 from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.pages import Pages
+from poise.exporter.pid_namespace import own_pid_namespace
+from poise.exporter.procfs import ProcFs
 from poise.exporter.reload import Change, change
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
@@ -125,7 +128,7 @@ class Exporter:
         node = socket.gethostname()
         self._chosen = chosen
         cards = registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors)
-        self._sampler = Sampler(cards, chosen.interval)
+        self._sampler = Sampler(cards, chosen.interval, pid_namespace=own_pid_namespace(ProcFs()))
         self._engines = EngineSource(node, chosen.engines, discover=chosen.discover, interval=chosen.engine_interval)
         self._assembler = Assembler(
             self._sampler,

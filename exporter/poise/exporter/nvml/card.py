@@ -219,6 +219,8 @@ class Number:
                 return self._batch.value(self._place)
             if code in REFUSALS:
                 self._place = None
+            elif code in LOST or code in DRIVER_GONE:
+                tick.refuse(code, "nvmlDeviceGetFieldValues", *metrics)
         return float(self._value.value) if tick.ask(self._call, *metrics) else None
 
 

@@ -27,7 +27,7 @@ _REMEDY = "run it in the node's pid namespace (`--pid=host`, `hostPID: true`)"
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a process list may be taken for; `missing` says in words what is not known, and what to do; empty when nothing is missing."""
+    """What a process list may be taken for; `missing` says in words what the driver does not tell there, and what to do; empty for nothing."""
 
     #: The numbers are those of our /proc.
     pids: bool = True
@@ -50,9 +50,11 @@ def trust(namespace: PidNamespace, driver: tuple[int, ...]) -> Trust:
             complete=False,
             missing=f"which process holds which card is not known: the exporter is in a pid namespace of its own and {because}; {_REMEDY}",
         )
-    seen = "processes outside the exporter's pid namespace are not seen"
     if driver < TRANSLATES_SIZES:
         return Trust(
-            zero_sizes=False, complete=False, missing=f"{seen}, and this driver does not tell how much memory the others hold; {_REMEDY}"
+            zero_sizes=False,
+            complete=False,
+            missing=f"how much device memory a process holds is not known: the exporter is in a pid namespace of its own, where this driver "
+            f"says 0; {_REMEDY}, or update the driver to {'.'.join(f'{number:02}' for number in TRANSLATES_SIZES)}",
         )
-    return Trust(complete=False, missing=f"{seen}; {_REMEDY}")
+    return Trust(complete=False)

@@ -131,7 +131,8 @@ class CardReader:
             answered = answered or tick.answered
         self.current = ""
         if asked:
-            self._newest = self._gpu() if answered else None
+            # A tick of nothing but refusals that are known already asks the driver nothing, and is no silence.
+            self._newest = self._gpu() if answered or not error else None
         if self._newest is None:
             raise CardSilent(error or "no call was answered")
         return self._newest

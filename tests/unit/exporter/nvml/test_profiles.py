@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.exposition import gpu_readings
@@ -127,6 +129,14 @@ def test_each_series_is_there_or_absent_with_its_reason(profile: str) -> None:
         assert all(run.success for run in cards.runs[0].values()), "an absence is no failure"
 
 
-def test_a_card_that_is_divided_by_mig_says_so() -> None:
+def test_a_card_that_is_divided_by_mig_is_said_once_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     with bench("mig") as cards:
         assert read_twice(cards).value(m.GPU_MIG_MODE) == 1
+        cards.prepare()
+        cards.read_all_tiers()
+        assert caplog.text.count("is divided by MIG") == 1
+        assert "nothing of its instances" in caplog.text
+        cards.node.gpus[0].set_mig(False)
+        assert cards.read_all_tiers().value(m.GPU_MIG_MODE) == 0
+        assert "not divided by MIG any more" in caplog.text
