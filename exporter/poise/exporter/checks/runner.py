@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from poise.exporter.checks import (
+    card_health,
     cards_present,
     cuda_runtime,
     engine_answers,
+    fabric,
     heads,
     idle_unowned_card,
+    interconnect,
     kv_transfer,
     memory_balance,
     node_view,
@@ -46,6 +49,7 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
     for module in (
         cards_present,
         node_view,
+        card_health,
         idle_unowned_card,
         visible_devices,
         parallel_size,
@@ -53,6 +57,8 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
         rank_load,
         rank_clock,
         nvlink_links,
+        fabric,
+        interconnect,
         engine_answers,
         heads,
         cuda_runtime,
