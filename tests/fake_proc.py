@@ -44,7 +44,11 @@ class FakeProc:
         (folder / "stat").write_bytes(b"%d (%s) %s\n" % (pid, raw_name, fields))
         (folder / "cmdline").write_bytes(line)
         if environment is not None:
-            block = environment if isinstance(environment, bytes) else b"".join(f"{k}={v}".encode() + b"\0" for k, v in environment.items())
+            block = (
+                environment
+                if isinstance(environment, bytes)
+                else b"PATH=/bin\0" + b"".join(f"{k}={v}".encode() + b"\0" for k, v in environment.items())
+            )
             (folder / "environ").write_bytes(block)
         for number, inode in enumerate(inodes):
             (folder / "fd" / str(number + 3)).symlink_to(f"socket:[{inode}]")

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from typing import NoReturn
 
 import pytest
 
 #: Names under which a program is installed, where it is not its own: Debian renames Alertmanager.
 OTHER_NAMES = {"alertmanager": ("prometheus-alertmanager",)}
+
+
+def needs_namespaces() -> None:
+    """The right to make network, mount and pid namespaces, which containers are made of. Without it as without a program."""
+    needs("ip")
+    command = [needs("unshare"), "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        _missing(f"namespaces cannot be made here ({done.stderr.strip() or 'unshare failed'}); root may make them")
 
 
 def needs(program: str) -> str:
@@ -20,7 +31,10 @@ def needs(program: str) -> str:
         path = shutil.which(name)
         if path is not None:
             return str(path)
-    reason = f"{program} is not installed; `make test` as root installs it"
+    return _missing(f"{program} is not installed; `make test` as root installs it")
+
+
+def _missing(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"{reason} (CI=true: nothing is skipped)", pytrace=False)
     pytest.skip(reason)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import socket
 import ssl
 import sys
 import threading
@@ -52,8 +53,8 @@ class PageServer:
 
 
 @contextlib.contextmanager
-def serve(server: PageServer, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[PageServer]:
-    """Serves until the block ends; on a free port unless one is named."""
+def serve(server: PageServer, port: int = 0, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[PageServer]:
+    """Serves until the block ends; on a free port unless one is named. `host` is for namespaces that a test made, where none else is."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,7 +72,10 @@ def serve(server: PageServer, port: int = 0, tls: ssl.SSLContext | None = None) 
         def log_message(self, format: str, *args: Any) -> None:
             return
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    httpd = Server((host, port), Handler)
     httpd.daemon_threads = True
     if tls is not None:
         httpd.socket = tls.wrap_socket(httpd.socket, server_side=True)

@@ -43,10 +43,10 @@ def visible_cards(gpus: Sequence[Gpu], config: EngineConfig) -> tuple[VisibleCar
         if given is None and not _only_uuids(text):
             return None
         cards = cards if given is None else given
-    ordered = config.cuda_device_order == "PCI_BUS_ID" or len({gpu.identity.name for gpu in cards}) == 1
+    ordered = config.cuda_device_order == "PCI_BUS_ID" or len({gpu.identity.name for gpu in cards}) <= 1
     if text is None:
         return tuple(VisibleCard(gpu, number if ordered else None) for number, gpu in enumerate(cards))
-    by_index = {gpu.index: gpu for gpu in cards}
+    by_number = {gpu.index: gpu for gpu in cards} if config.container is None else dict(enumerate(cards))
     found: list[Gpu] = []
     for entry in (item.strip() for item in text.split(",")):
         if entry.upper().startswith("MIG-"):
@@ -54,7 +54,7 @@ def visible_cards(gpus: Sequence[Gpu], config: EngineConfig) -> tuple[VisibleCar
         if _ORDINAL.fullmatch(entry):
             if not ordered:
                 return None
-            gpu = by_index.get(int(entry))
+            gpu = by_number.get(int(entry))
         else:
             gpu = _by_uuid(cards, entry)
         if gpu is None:

@@ -139,10 +139,11 @@ class ProcFs:
     def environment(self, pid: int) -> Mapping[str, str] | None:
         """The allow-listed variables that the process was started with, or None when they cannot be read.
 
-        setproctitle overwrites the block of a retitled process with NULs: that is None too, not "nothing set".
+        setproctitle overwrites the block of a retitled process with NULs: that is None too, not "nothing set". So is an empty block, which every
+        process has for a moment while execve(2) sets it up.
         """
         data = self._read(f"{pid}/environ", ENVIRONMENT_LIMIT)
-        if data is None or (data and not data.strip(b"\0")):
+        if data is None or not data.strip(b"\0"):
             return None
         kept: dict[str, str] = {}
         for item in data.split(b"\0"):

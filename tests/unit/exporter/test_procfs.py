@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from poise.exporter.procfs import COMMAND_LINE_LIMIT, ENVIRONMENT, ProcFs
 
 from tests.fake_proc import BOOT_TIME, FakeProc
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_an_environment_that_was_overwritten_is_unknown_not_empty(fake: FakeProc
     fake.add(2, ["x"], environment=b"")
     proc = reader(fake)
     assert proc.environment(1) is None
-    assert proc.environment(2) == {}
+    assert proc.environment(2) is None
 
 
 def test_an_environment_that_we_may_not_read_is_unknown(fake: FakeProc) -> None:
@@ -198,6 +200,7 @@ def test_reads_a_real_process_with_its_environment_and_its_end() -> None:
     )
     try:
         proc = ProcFs()
+        wait_until(lambda: proc.environment(child.pid) is not None, "the child has its environment")
         environment = proc.environment(child.pid)
         assert environment is not None
         assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
@@ -205,3 +208,40 @@ def test_reads_a_real_process_with_its_environment_and_its_end() -> None:
         child.kill()
         child.communicate()
     assert proc.stat(child.pid) is None
+
+
+def test_sockets_of_a_process_are_those_of_its_network_namespace(fake: FakeProc) -> None:
+    fake.add(7, ["x"])
+    (fake.root / "7" / "net").mkdir()
+    fake.sockets([(8000, "0A", 1), (8000, "01", 2)])
+    (fake.root / "net" / "tcp").rename(fake.root / "7" / "net" / "tcp")
+    fake.sockets([])
+    proc = reader(fake)
+    loopback = ip_address("127.0.0.1")
+    assert proc.sockets().bound == {}
+    assert (proc.sockets(7).established, proc.sockets(7).bound) == ({8000: 1}, {8000: frozenset({loopback})})
+    assert proc.callers(7, loopback, 8000) == {50000}
+    assert (
+        proc.callers(7, ip_address("10.0.0.1"), 8000) == proc.callers(7, loopback, 8001) == proc.callers(8, loopback, 8000) == frozenset()
+    )
+
+
+def test_without_ptrace_rights_a_network_namespace_is_told_by_its_files(fake: FakeProc) -> None:
+    fake.add(7, ["x"])
+    (fake.root / "7" / "net").mkdir()
+    (fake.root / "7" / "net" / "tcp").write_text("")
+    (fake.root / "self" / "net").mkdir(parents=True)
+    (fake.root / "self" / "net" / "tcp").write_text("")
+    assert not reader(fake).same_namespace(7, "net")
+    assert reader(fake).same_namespace(7, "pid")
+    assert ProcFs().same_namespace(os.getpid(), "net", of=os.getppid())
+
+
+def test_texts_and_links_of_a_process_are_read_or_empty(fake: FakeProc) -> None:
+    fake.add(7, ["x"])
+    (fake.root / "7" / "cgroup").write_bytes(b"0::/a\xff\n")
+    assert reader(fake).text(7, "cgroup") == "0::/a�\n"
+    assert reader(fake).text(8, "cgroup") == ""
+    assert reader(fake).link(8, "ns/pid") is None
+    assert reader(fake).first_is_ours()
+    assert reader(fake).addresses(7) == ()

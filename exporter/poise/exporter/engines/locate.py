@@ -81,7 +81,7 @@ class Locator:
 
     def _locate(self, engine: FoundEngine) -> Located:
         environment = self._environments.get(engine.key)
-        if environment is None:
+        if environment is None or not environment.read:  # it may be read in the very moment in which the server starts
             environment = self._environments[engine.key] = self._read_environment(engine.key.pid)
         config = replace(
             engine.config,

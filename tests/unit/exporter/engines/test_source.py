@@ -204,6 +204,17 @@ def test_a_container_says_which_cards_it_has_where_it_runs_and_why_it_cannot_be_
     assert engine.page_error == "it runs in another network namespace and does not listen there yet"
 
 
+def test_an_environment_that_could_not_be_read_when_the_server_started_is_read_again(fake: FakeProc, sources: ExitStack) -> None:
+    fake.add(100, ["vllm", "serve", "m"], environment=b"")
+    source = watching(sources, fake)
+    source.scan_once()
+    assert not source.latest().engines[0].config.environment_read
+    fake.add(100, ["vllm", "serve", "m"], environment={"CUDA_VISIBLE_DEVICES": "1"})
+    source.scan_once()
+    assert source.latest().engines[0].config.cuda_visible_devices == "1"
+    assert source.latest().engines[0].notes == ()
+
+
 def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
     source = watching(sources, fake, EngineSpec("qwen", server.url, "chat", Role.DECODE, 2))
     source.scan_once()

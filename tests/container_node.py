@@ -1,0 +1,289 @@
+"""A node with containers, made of real namespaces: network, mount and pid ones of its own, with veth pairs between them.
+
+    with node(tmp_path) as made:
+        container = made.start("pod", address="10.77.1.2", devices=[2, 3])
+        made.exporter({...})
+        page = made.get("/metrics")
+
+This file as a program is the node's first process: it obeys lines of JSON and ends with its standard input, and with it the kernel ends every
+process of the node, so that nothing is left whatever happens to the test. All addresses exist in these namespaces only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from tests.needs import needs_namespaces
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+TREE = Path(__file__).resolve().parents[1]
+EXPORTER = "127.0.0.1:8080"
+
+#: A process that looks like a vLLM server with two ranks; `--serve HOST PORT` may stand several times, `--decoy PORT` serves no vLLM.
+VLLM = """
+    import contextlib, subprocess, sys, threading
+    from tests.recorded import CAPTURES, PageServer, serve
+    arguments = sys.argv[1:]
+    titles = ("VLLM::EngineCore", "VLLM::Worker_TP0", "VLLM::Worker_TP1")
+    children = [subprocess.Popen([title], executable="/bin/cat", stdin=subprocess.PIPE) for title in titles]
+    with contextlib.ExitStack() as stack:
+        for place, page in SERVED:
+            body = CAPTURES / "tp2-server-after.prom" if page else b"go_goroutines 1\\n"
+            host, _, port = place.rpartition(":")
+            stack.enter_context(serve(PageServer(body), int(port), host=host))
+        print("serving", flush=True)
+        threading.Event().wait()
+"""
+
+#: Makes a root directory of its own, as container engines do, and becomes the server. $1: the folder.
+ROOT = """
+    mount -t tmpfs tmpfs "$1"
+    for folder in bin sbin lib lib32 lib64; do
+        if [ -L "/$folder" ]; then cp -a "/$folder" "$1/$folder"; elif [ -d "/$folder" ]; then mkdir "$1/$folder"; mount --rbind "/$folder" "$1/$folder"; fi
+    done
+    for folder in /usr "$TREE" "$BASE"; do
+        [ -e "$1$folder/." ] || { mkdir -p "$1$folder"; mount --rbind "$folder" "$1$folder"; }
+    done
+    mkdir -p "$1/dev" "$1/etc" "$1/proc" "$1/tmp" "$1/run/secrets" "$1/var" "$1/srv"
+    ln -s /run "$1/var/run"
+    [ ! -e /etc/ld.so.cache ] || cp /etc/ld.so.cache "$1/etc/"
+    mount -t proc proc "$1/proc"
+    mknod "$1/dev/null" c 1 3
+    for minor in $DEVICES; do mknod "$1/dev/nvidia$minor" c 195 "$minor"; done
+    mknod "$1/dev/nvidiactl" c 195 255
+    [ -z "$HOST" ] || echo "$HOST" >"$1/etc/hostname"
+    if [ -n "$NAMESPACE" ]; then
+        account="$1/run/secrets/kubernetes.io/serviceaccount"
+        mkdir -p "$account/..data"
+        printf %s "$NAMESPACE" >"$account/..data/namespace"
+        ln -s ..data/namespace "$account/namespace"
+        echo planted-token >"$account/token"
+    fi
+    if [ -n "$TERMINATION" ]; then
+        mkdir -p "$(dirname "$TERMINATION")"
+        : >"$TERMINATION" >"$1/dev/termination-log"
+        mount --bind "$TERMINATION" "$1/dev/termination-log"
+    fi
+    cp "$SCRIPT" "$1/srv/vllm"
+    shift 1
+"""
+
+
+# ------------------------------------------------------------------------------------------------------------ inside the node
+def main() -> None:
+    """Obeys until standard input ends."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    running: dict[int, subprocess.Popen[str]] = {}
+    obey = {"run": _run, "container": _container, "background": _background, "get": _get, "kill": _kill}
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"result": obey[order.pop("do")](running, **order)}
+        except Exception as problem:  # the test shall read it
+            answer = {"error": f"{type(problem).__name__}: {problem}"}
+        print(json.dumps(answer), flush=True)
+
+
+def _run(_running: dict[int, subprocess.Popen[str]], command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
+
+
+def _background(running: dict[int, subprocess.Popen[str]], command: list[str], environment: Mapping[str, str], log: str, ready: str) -> int:
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output, stdin=subprocess.DEVNULL, text=True)
+    running[process.pid] = process
+    end = time.monotonic() + PATIENCE_SECONDS
+    while ready not in Path(log).read_text():
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"{command[0]} is not ready: {Path(log).read_text()[-2000:]}")
+        time.sleep(0.01)
+    return process.pid
+
+
+def _container(running: dict[int, subprocess.Popen[str]], **how: Any) -> int:
+    """Starts a container; the pid of its server as the node counts."""
+    return _inner(_background(running, **how))
+
+
+def _inner(outer: int) -> int:
+    """The first process in the pid namespace that `unshare` made: its child."""
+    return int(Path(f"/proc/{outer}/task/{outer}/children").read_text().split()[0])
+
+
+def _get(_running: dict[int, subprocess.Popen[str]], path: str) -> str:
+    with urllib.request.urlopen(f"http://{EXPORTER}{path}", timeout=PATIENCE_SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+def _kill(_running: dict[int, subprocess.Popen[str]], pid: int) -> None:
+    os.kill(pid, 9)
+
+
+# ----------------------------------------------------------------------------------------------------------- outside, in tests
+@dataclass
+class Node:
+    """The node, as a test drives it. `outer` is the process that holds it."""
+
+    folder: Path
+    outer: subprocess.Popen[str]
+    links: int = 0
+    cgroups: list[Path] = field(default_factory=list)
+
+    def ask(self, do: str, **order: Any) -> Any:
+        """Has the node do something."""
+        given, taken = self.outer.stdin, self.outer.stdout
+        assert given is not None
+        assert taken is not None
+        given.write(json.dumps({"do": do, **order}) + "\n")
+        given.flush()
+        line = taken.readline()
+        assert line, f"the node is gone ({self.outer.poll()})"
+        answer = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def ip(self, *arguments: str) -> str:
+        """`ip` in the node's network namespace."""
+        return str(self.ask("run", command=["ip", *arguments]))
+
+    def start(
+        self,
+        name: str,
+        *arguments: str,
+        serve: tuple[str, ...] = ("0.0.0.0:8000",),
+        decoys: tuple[str, ...] = (),
+        devices: tuple[int, ...] = (),
+        hostname: str = "",
+        namespace: str = "",
+        termination: str = "",
+        own_network: bool = True,
+        **environment: str,
+    ) -> int:
+        """A container that serves a recorded vLLM page; the pid of its server. `arguments` are those of `vllm serve`."""
+        script = self.folder / f"{name}.py"
+        served = [(place, True) for place in serve] + [(place, False) for place in decoys]
+        script.write_text(f"SERVED = {served!r}\n" + textwrap.dedent(VLLM))
+        (self.folder / name).mkdir()
+        making = {"DEVICES": " ".join(map(str, devices)), "HOST": hostname, "NAMESPACE": namespace, "TERMINATION": termination}
+        making |= {"SCRIPT": str(script), "TREE": str(TREE), "BASE": sys.base_prefix, "PATH": os.environ["PATH"]}
+        given = [f"{key}={value}" for key, value in environment.items()]
+        become = f'exec chroot "{self.folder / name}" /usr/bin/env -i PYTHONPATH="{TREE}" "$@"'
+        server = [*given, sys.executable, "/srv/vllm", "serve", "m", "-tp", "2", *arguments]
+        namespaces = ["--mount", "--pid", "--fork", "--kill-child", *(["--net"] if own_network else [])]
+        command = ["unshare", *namespaces, "sh", "-eu", "-c", f"{textwrap.dedent(ROOT)}\n{become}", "container", str(self.folder / name)]
+        return int(
+            self.ask("container", command=[*command, *server], environment=making, log=str(self.folder / f"{name}.log"), ready="serving")
+        )
+
+    def put_in_cgroup(self, pid: int, path: str) -> None:
+        """Moves a process into a cgroup of its own, which `node` removes at the end."""
+        hierarchy = cgroup_hierarchy()
+        self.cgroups.append(hierarchy / path.strip("/"))
+        self.ask("run", command=["sh", "-eu", "-c", 'mkdir -p "$1"; echo "$2" >"$1/cgroup.procs"', "sh", str(self.cgroups[-1]), str(pid)])
+
+    def connect(self, pid: int, *addresses: str, node_side: tuple[str, ...] = ()) -> None:
+        """A veth pair between the node and a container: `addresses` are the container's end, with their prefix."""
+        self.links += 1
+        ours = f"veth{self.links}"
+        self.ip("link", "add", ours, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        inside = ["nsenter", "-t", str(pid), "--net", "ip"]
+        for address in addresses:
+            self.ask("run", command=[*inside, "address", "add", address, "dev", "eth0", *_at_once(address)])
+        self.ask("run", command=[*inside, "link", "set", "eth0", "up"])
+        self.ask("run", command=[*inside, "link", "set", "lo", "up"])
+        for address in node_side:
+            self.ip("address", "add", address, "dev", ours, *_at_once(address))
+        self.ip("link", "set", ours, "up")
+
+    def exporter(self, environment: Mapping[str, str], *arguments: str) -> int:
+        """`poise exporter` of this tree on the node."""
+        command = [str(TREE / ".venv" / "bin" / "poise"), "exporter", "--listen", EXPORTER, "--engine-interval", "200ms", *arguments]
+        if not Path(command[0]).exists():
+            command[:1] = [sys.executable, "-m", "poise.cli"]
+        return int(
+            self.ask("background", command=command, environment=dict(environment), log=str(self.folder / "exporter.log"), ready="cards: ")
+        )
+
+    def get(self, path: str) -> str:
+        """A page of the exporter."""
+        return str(self.ask("get", path=path))
+
+    def kill(self, pid: int) -> None:
+        """Ends a process of the node."""
+        self.ask("kill", pid=pid)
+
+
+def _at_once(address: str) -> list[str]:
+    """An IPv6 address is good for use at once only if nobody is asked whether it is taken."""
+    return ["nodad"] if ":" in address else []
+
+
+@contextlib.contextmanager
+def node(folder: Path) -> Iterator[Node]:
+    """A node without containers, until the block ends."""
+    needs_namespaces()
+    command = [
+        "unshare",
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        sys.executable,
+        "-m",
+        "tests.container_node",
+    ]
+    with (folder / "node.log").open("w") as log:
+        outer = subprocess.Popen(command, cwd=TREE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    made = Node(folder, outer)
+    try:
+        yield made
+    finally:
+        for pipe in (outer.stdin, outer.stdout):
+            _close(pipe)
+        try:
+            outer.wait(PATIENCE_SECONDS)
+        finally:
+            outer.kill()
+            outer.wait(PATIENCE_SECONDS)
+            for cgroup in made.cgroups:
+                _remove(cgroup)
+
+
+def cgroup_hierarchy() -> Path:
+    """Where cgroups that only name processes can be made: cgroup v2, else systemd's hierarchy of v1."""
+    root = Path("/sys/fs/cgroup")
+    return root if (root / "cgroup.procs").exists() else root / "systemd"
+
+
+def _remove(cgroup: Path) -> None:
+    """Removes a cgroup and those above it that are empty then. The kernel lets go of the last process a moment after its end."""
+    hierarchy = cgroup_hierarchy()
+    wait_until(lambda: not (cgroup / "cgroup.procs").read_text(), f"{cgroup} is empty")
+    while cgroup != hierarchy:
+        try:
+            cgroup.rmdir()
+        except OSError:
+            return  # others are in it
+        cgroup = cgroup.parent
+
+
+def _close(pipe: IO[str] | None) -> None:
+    if pipe is not None:
+        pipe.close()
+
+
+if __name__ == "__main__":
+    main()
