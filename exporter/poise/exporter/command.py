@@ -128,7 +128,7 @@ class Exporter:
         node = socket.gethostname()
         self._chosen = chosen
         cards = registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors)
-        self._sampler = Sampler(cards, chosen.interval, pid_namespace=own_pid_namespace(ProcFs()))
+        self._sampler = Sampler(cards, chosen.interval, kernel_log=KERNEL_LOG, pid_namespace=own_pid_namespace(ProcFs()))
         self._engines = EngineSource(node, chosen.engines, discover=chosen.discover, interval=chosen.engine_interval)
         self._assembler = Assembler(
             self._sampler,

@@ -76,6 +76,8 @@ class KernelLog(threading.Thread):
         self._leave = threading.Event()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._descriptor = -1
+        #: All that stood there was read; what comes now is new.
+        self.following = False
         #: Why it cannot be read, in words; "" while it can.
         self.problem = ""
         try:
@@ -103,22 +105,21 @@ class KernelLog(threading.Thread):
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         poll.register(self._waker, select.POLLIN)
-        history = True
         while not self._leave.is_set():
             try:
                 data = os.read(self._descriptor, _RECORD_SIZE)
             except BlockingIOError:
-                history = False
+                self.following = True
                 poll.poll()
                 continue
             except BrokenPipeError:
                 continue  # records were overwritten before we read them; the next read gives the oldest that is left
             if not data:
-                history = False
+                self.following = True
                 self._leave.wait(_END_PAUSE_SECONDS)
                 continue
             # The device gives a record a read; from a pipe several may come at once.
             for line in data.decode(errors="replace").split("\n"):
                 xid = parse(line)
                 if xid is not None:
-                    self._report(xid, history)
+                    self._report(xid, not self.following)

@@ -173,15 +173,17 @@ class SimulatedNode:
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def raise_xid(self, gpu: int, xid: int) -> None:
-        """An XID of the card, delivered once to every event set that registered for it."""
-        self.raise_event(gpu, EventType.XID_CRITICAL_ERROR, xid)
+    def raise_xid(self, gpu: int, xid: int, gpu_instance: int | None = None) -> None:
+        """An XID of the card, delivered once to every event set that registered for it, if the card is lost as well; of a MIG instance when
+        one is named."""
+        self.raise_event(gpu, EventType.XID_CRITICAL_ERROR, xid, gpu_instance)
 
-    def raise_event(self, gpu: int, kind: EventType, data: int = 0) -> None:
+    def raise_event(self, gpu: int, kind: EventType, data: int = 0, gpu_instance: int | None = None) -> None:
         """An event of any type. `data` is the XID for XIDs and 0 otherwise (nvml.h)."""
         self._check_position(gpu)
         with self._file.writing() as state:
             event = state.events[state.events_written % MAX_EVENTS]
             event.type, event.data, event.at_us, event.card = kind.value, data, round(time.time() * MICRO), gpu
-            event.gpu_instance = event.compute_instance = NO_INSTANCE
+            event.gpu_instance = NO_INSTANCE if gpu_instance is None else gpu_instance
+            event.compute_instance = NO_INSTANCE
             state.events_written += 1

@@ -4,7 +4,8 @@
 
 #include "library.h"
 
-#define WAIT_POLL_US 2000u /* events are written into the mapped file by another process: nobody wakes us */
+/* Events are written into the mapped file by another process: nobody wakes us. A program that waits for good looks a hundred times a second. */
+#define WAIT_POLL_US 10000u
 
 struct nvmlEventSet_st {
     pthread_mutex_t lock;
