@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from poise.exporter import engine_specs, router_specs, setting_values
 from poise.exporter.engine_specs import EngineSpec
+from poise.exporter.logs import visible
 from poise.exporter.router_specs import RouterSpec
 
 DEFAULT_LISTEN = "0.0.0.0:9747"  # an exporter is scraped from other machines, like every exporter
@@ -36,7 +37,10 @@ LOG_FORMATS = ("text", "json")
 
 
 class SettingsError(Exception):
-    """A setting that a person got wrong; the message names it, its value and the way out."""
+    """A setting that a person got wrong; the message names it, its value and the way out, on one line that no terminal acts on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +107,27 @@ _FLAGS = {
 }
 
 
+#: What a person may have taken for the place of a secret, in text or in a table that Python shows; not the keys that name its file.
+_SECRET = re.compile(
+    r"((?:token|password|passwd|secret|api[_-]?key|authorization)(?:_env)?['\"]?\s*[=:]\s*)(?:'[^']*'|\"[^\"]*\"|[^,;}]+)", re.IGNORECASE
+)
+
+
 # ------------------------------------------------------------------------------------------------------------------- layers
 def _fail(place: str, value: object, problem: object) -> NoReturn:
     raise SettingsError(f"{place}={_shown(value)}: {problem}")
 
 
 def _shown(value: object) -> str:
-    """A value as an error shows it: short, and without what stands before an @, which may be a password (with any character in it)."""
+    """A value as an error shows it: short, without what stands before an @, which may be a password (with any character in it), and without
+    what stands behind a word for a secret.
+    """
     try:
         text = str(value) if isinstance(value, str | int | float) else repr(value)
     except ValueError:  # Python writes out no number of more than 4,300 digits
         return "a number of thousands of digits"
     text = re.sub(r"\A(.*?(?://|=))?.*@", r"\1…@", text, flags=re.DOTALL)
+    text = _SECRET.sub(r"\1…", text)
     return text if len(text) <= 200 else text[:200] + "…"
 
 
