@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from poise.exporter import metrics as m
+from poise.exporter.checks import thresholds as t
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
+from poise.exporter.nvml.xid_catalogue import Severity, Xid, lookup
 from poise.exporter.snapshot import Gpu, NodeSnapshot, Reason
 
 NAME = "cards"
@@ -73,6 +76,11 @@ def _no_driver(snapshot: NodeSnapshot, evidence: dict[str, str]) -> CheckResult:
 
 def _down(gpu: Gpu) -> CheckResult:
     cause, fix = _DOWN.get(gpu.down_reason or Reason.ERROR, _DOWN_OTHERWISE)
+    evidence = {"reason": str(gpu.down_reason or Reason.ERROR), "name": gpu.identity.name, "pci": gpu.identity.pci_bus_id}
+    xids = _fatal_xids(gpu)
+    if xids:
+        cause, fix = f"XID {xids[-1].code}, {xids[-1].name}: {xids[-1].meaning}", xids[-1].action
+        evidence["XIDs"] = ", ".join(str(xid.code) for xid in xids)
     return CheckResult(
         NAME,
         TITLE,
@@ -83,5 +91,14 @@ def _down(gpu: Gpu) -> CheckResult:
         gpu=str(gpu.index),
         cause=cause,
         fix=fix.format(index=gpu.index),
-        evidence={"reason": str(gpu.down_reason or Reason.ERROR), "name": gpu.identity.name, "pci": gpu.identity.pci_bus_id},
+        evidence=evidence,
     )
+
+
+def _fatal_xids(gpu: Gpu) -> list[Xid]:
+    """The fatal XIDs that came with the end of a card that was read before, oldest first."""
+    if gpu.sampled_at is None:
+        return []
+    told = [(at, lookup(int(code))) for (code,), at in gpu.readings.get(m.GPU_XID_LAST, {}).items() if code.isdecimal()]
+    fatal = [(at, xid) for at, xid in told if xid.severity is Severity.FATAL and at >= gpu.sampled_at - t.XID_BEFORE_LOSS]
+    return [xid for _, xid in sorted(fatal, key=lambda item: item[0])]

@@ -57,6 +57,9 @@ ROUND_TRIP = 0.010
 #: A fatal XID is news for this long, in seconds: whoever reset the card knows of it (heuristic).
 FRESH_XID = 3600.0
 
+#: A fatal XID that came so many seconds before a card was last read, or later, is why it answers no more (heuristic).
+XID_BEFORE_LOSS = 600.0
+
 #: NVLink bytes per generated token below which ranks do not talk over NVLink. The smallest real model (Qwen2.5-0.5B: 24 layers × 896 × 2 bytes ×
 #: 2 sums) moves 86,016 bytes per token and rank.
 NVLINK_BYTES_PER_TOKEN = 1024.0

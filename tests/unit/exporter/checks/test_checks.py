@@ -320,6 +320,27 @@ def test_lost_or_hanging_card_is_named_with_its_reason_and_said_once(reason: Rea
     assert word in lines[0].cause
 
 
+@pytest.mark.parametrize(
+    ("xids", "cause", "told"),
+    [
+        ({"79": 5.0}, "XID 79, card has fallen off the bus: ", "79"),
+        ({"79": 3600.0 * 5, "48": -30.0}, "XID 79, ", "48, 79"),
+        ({"79": -3600.0}, "the card has fallen off the bus (NVML", None),
+        ({"31": 5.0, "154": 5.0}, "the card has fallen off the bus (NVML", None),
+    ],
+    ids=["with it", "two", "long before", "none that is fatal"],
+)
+def test_a_fatal_xid_that_came_with_the_loss_is_its_cause(xids: dict[str, float], cause: str, told: str | None) -> None:
+    """Seconds after the card was last read."""
+    gone = card(1, up=False, reason=Reason.GPU_LOST)
+    gone = dataclasses.replace(gone, readings={m.GPU_XID_LAST: {(code,): START + after for code, after in xids.items()}})
+    outcome = play(lambda _: node([card(0, busy=0), gone], [engine()], expected=2), 0)
+    (line,) = [result for result in outcome.results if result.check == "cards" and result.uuid]
+    assert line.cause.startswith(cause)
+    assert line.evidence.get("XIDs") == told
+    assert bool(told) is ("restart it" in line.fix)
+
+
 def test_fewer_cards_than_expected_is_a_problem() -> None:
     outcome = play(lambda _: node([card(0, busy=0)], expected=2), 0)
     assert failing(outcome)["cards"].sentence == "1 of 2 expected cards answer"
