@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from poise.exporter import landing
 from poise.exporter.assemble import Published
 from poise.exporter.checks.document import document
 from poise.exporter.collect import Groups
@@ -106,34 +106,4 @@ class Pages:
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "starting: no snapshot yet", ("Retry-After", "1"))
 
     def _landing(self) -> Response:
-        published = self._latest()
-        rows = [("Version", self._version)]
-        if published is not None:
-            snapshot = published.snapshot
-            expected = "" if snapshot.gpus_expected is None else f" of {snapshot.gpus_expected} expected"
-            rows += [
-                ("Node", snapshot.node),
-                ("Driver", snapshot.driver.driver or snapshot.driver.error),
-                ("Cards", f"{sum(gpu.up for gpu in snapshot.gpus)}{expected}{' (simulated)' if snapshot.simulated else ''}"),
-                ("Engines", ", ".join(engine.identity.engine for engine in snapshot.engines) or "none found"),
-            ]
-            if published.outcome is not None:
-                rows.append(("Verdict", published.outcome.verdict.summary))
-        table = "".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in rows)
-        body = _LANDING.replace("ROWS", table)
-        return Response(HTTPStatus.OK, "text/html; charset=utf-8", body.encode("utf-8", "replace"), _PAGE_HEADERS)
-
-
-_PAGE_HEADERS = (("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),)
-_LANDING = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
-<title>Poise exporter</title>
-<style>
-:root { color-scheme: light dark } body { font: 16px/1.5 system-ui, sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem }
-th { text-align: left; padding-right: 1.5rem; vertical-align: top; font-weight: 600 } td { overflow-wrap: anywhere }
-</style>
-<h1>Poise exporter</h1>
-<table>ROWS</table>
-<p><a href="/metrics">/metrics</a> · <a href="/checks">/checks</a> · <a href="/healthz">/healthz</a> · <a href="/readyz">/readyz</a>
-</html>
-"""
+        return Response(HTTPStatus.OK, "text/html; charset=utf-8", landing.document(self._version, self._latest()), landing.HEADERS)

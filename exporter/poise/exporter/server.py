@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -236,7 +237,11 @@ class HttpServer(ThreadingHTTPServer):
             logger.debug("a connection was gone before it was cut")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("a connection failed", exc_info=True)
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError | RuntimeError):  # the client's doing, or no thread is left for it
+            logger.debug("the connection of %s failed: %s", client_address[0], error)
+        else:
+            logger.error("a connection failed", exc_info=True)
 
     def serve_in_background(self, poll: float = POLL_SECONDS) -> threading.Thread:
         """Serves in a daemon thread, which it returns."""

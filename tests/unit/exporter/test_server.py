@@ -19,7 +19,7 @@ from poise.exporter.assemble import Published
 from poise.exporter.exposition import Format
 from poise.exporter.http_checks import host_allowed
 from poise.exporter.server import EXHAUSTED_SECONDS, HttpServer, ListenError
-from poise.exporter.snapshot import DriverInfo, NodeSnapshot
+from poise.exporter.snapshot import CollectorStatus, DriverInfo, NodeSnapshot
 
 from tests.exporter_http import PATIENCE, Latest, ask, pages_of, raw, read_all, serving
 from tests.waiting import wait_until
@@ -95,6 +95,18 @@ def test_the_landing_page_tells_what_runs_and_escapes_it(server: HttpServer, lat
     assert b"a &amp; b" in body
     latest.value = None
     assert ask(server, "/")[0].status == HTTPStatus.OK
+
+
+def test_the_landing_page_names_the_collectors_that_fail_first_and_why(server: HttpServer, latest: Latest) -> None:
+    collectors = (
+        CollectorStatus("bar1", 10.0, 0.00123, True),
+        CollectorStatus("power", 1.0, None, False, error="card 0: <timeout> $facts"),
+    )
+    latest.value = Published(NodeSnapshot("n", 0.0, collectors=collectors), None)
+    text = ask(server, "/")[1].decode()
+    assert text.index("<td>power<td>fails<td>1 s<td><td>card 0: &lt;timeout&gt; $facts") < text.index(
+        "<td>bar1<td>ok<td>10 s<td>1.23 ms<td>"
+    )
 
 
 def test_checks_that_failed_are_said_and_the_metrics_go_on(server: HttpServer, latest: Latest) -> None:
