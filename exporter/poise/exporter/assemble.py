@@ -15,7 +15,7 @@ from typing import Protocol
 from poise.exporter.checks.runner import CheckOutcome
 from poise.exporter.nvml.sampler import View
 from poise.exporter.ownership import join
-from poise.exporter.snapshot import CollectorStatus, NodeSnapshot, ObservedEngine, ViewLimit
+from poise.exporter.snapshot import CollectorStatus, NodeSnapshot, ObservedEngine, RdmaPort, Router, ViewLimit
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ class EnginesLike(Protocol):
 
     @property
     def collectors(self) -> tuple[CollectorStatus, ...]: ...
+
+    @property
+    def routers(self) -> tuple[Router, ...]: ...
 
 
 class Engines(Protocol):
@@ -79,6 +82,7 @@ class Assembler:
         title_of: Callable[[int], str],
         expected: Callable[[], int | None],
         view_limits: tuple[ViewLimit, ...] | None = None,
+        rdma: Callable[[], tuple[RdmaPort, ...] | None] = lambda: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cards = cards
@@ -90,6 +94,7 @@ class Assembler:
         self._title_of = title_of
         self._expected = expected
         self._view_limits = view_limits
+        self._rdma = rdma
         self._wall = wall
         self._expected_value: int | None = None
         self._expected_at: float | None = None
@@ -137,7 +142,9 @@ class Assembler:
             collectors=(*view.collectors, *observed.collectors),
             kernel=self._kernel,
             gpu_process_readings=joined.gpu_readings,
+            routers=observed.routers,
             view_limits=self._view_limits,
+            rdma_ports=self._rdma(),
         )
         return Published(snapshot, self._checked(snapshot))
 

@@ -30,6 +30,7 @@ from poise.exporter.pages import Pages
 from poise.exporter.pid_namespace import own_pid_namespace
 from poise.exporter.procfs import ProcFs
 from poise.exporter.reload import Change, change
+from poise.exporter.rdma import RdmaWatch, read_ports
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
 from poise.exporter.version import installed_version
@@ -129,7 +130,10 @@ class Exporter:
         self._chosen = chosen
         cards = registry.enabled(chosen.collectors, defaults=not chosen.disable_default_collectors)
         self._sampler = Sampler(cards, chosen.interval, kernel_log=KERNEL_LOG, pid_namespace=own_pid_namespace(ProcFs()))
-        self._engines = EngineSource(node, chosen.engines, discover=chosen.discover, interval=chosen.engine_interval)
+        self._engines = EngineSource(
+            node, chosen.engines, router_specs=chosen.routers, discover=chosen.discover, interval=chosen.engine_interval
+        )
+        self._rdma = RdmaWatch(lambda: read_ports(Path("/")))
         self._assembler = Assembler(
             self._sampler,
             self._engines,
@@ -138,6 +142,7 @@ class Exporter:
             kernel=platform.release(),
             interval=chosen.interval,
             title_of=self._engines.title_of,
+            rdma=self._rdma.latest,
             expected=lambda: expected_gpus(self._chosen.expected_gpus, Path("/")),
             view_limits=self._engines.view_limits,
         )
@@ -152,6 +157,7 @@ class Exporter:
         """Starts all background threads; waits for none."""
         self._sampler.start()
         self._engines.start()
+        self._rdma.start()
         self._assembler.start()
         for limit in self._engines.view_limits or ():
             logger.warning("Poise does not see everything: %s; %s", limit.sentence, limit.fix)
@@ -163,6 +169,7 @@ class Exporter:
         self._assembler.stop()
         self._sampler.stop()
         self._engines.stop()
+        self._rdma.stop()
         self._assembler.join(JOIN_SECONDS)
         clean = self._sampler.join(JOIN_SECONDS)
         logger.debug("left in %.2f s", time.monotonic() - began)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from poise.exporter.assemble import Assembler
 from poise.exporter.checks.runner import CheckOutcome, Runner
 from poise.exporter.nvml.sampler import View
-from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, NodeSnapshot, ObservedEngine
+from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, NodeSnapshot, ObservedEngine, Router
 
 from tests.scenes import START, card, engine
 from tests.waiting import wait_until
@@ -33,6 +33,7 @@ class Cards:
 class Observed:
     engines: tuple[ObservedEngine, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
+    routers: tuple[Router, ...] = ()
 
 
 class Engines:

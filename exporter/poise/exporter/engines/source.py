@@ -14,17 +14,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
-from poise.exporter.engines.discovery import FoundEngine, find_engines
+from poise.exporter.engines.credentials import DISCOVERED
+from poise.exporter.engines.discovery import find_engines
 from poise.exporter.engines.identity import Located, Member, Roster, url_host
 from poise.exporter.engines.insides import Inside, Insides
 from poise.exporter.engines.locate import Locator
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
 from poise.exporter.engines.table import ProcessKey, ProcessTable
+from poise.exporter.observed_role import shown_role
 from poise.exporter.procfs import ProcFs
+from poise.exporter.router_specs import RouterSpec
+from poise.exporter.routers.addresses import KnownEngine
+from poise.exporter.routers.watch import ROUTERS, RouterWatch
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.snapshot import CollectorStatus, ObservedEngine
+from poise.exporter.snapshot import CollectorStatus, ObservedEngine, Role, Router
 from poise.exporter.standing import view_limits, why_unreadable
 
 #: How often /proc is scanned, in seconds.
@@ -39,6 +45,7 @@ DISCOVERY, PAGES = "engine_discovery", "engine_pages"
 COLLECTORS: Mapping[str, str] = {
     DISCOVERY: "vLLM engines of this node, found in /proc",
     PAGES: "metrics pages of the engines",
+    ROUTERS: "routers before engines: whom they send to, and how often",
 }
 
 _log = logging.getLogger(__name__)
@@ -46,11 +53,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EnginesObserved:
-    """All engines at `taken_at` (Unix seconds), in order of their names, and how the source's collectors do."""
+    """All engines and routers at `taken_at` (Unix seconds), in order of their names, and how the source's collectors do."""
 
     taken_at: float
     engines: tuple[ObservedEngine, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
+    routers: tuple[Router, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +76,16 @@ class _Scan:
 
 
 class EngineSource:
-    """The engines of this node. `node` is its name in labels; `specs` are the configured engines; intervals in seconds."""
+    """The engines of this node and the routers before them. `node` is its name in labels; `specs` and `router_specs` are the configured ones;
+    intervals in seconds.
+    """
 
     def __init__(
         self,
         node: str,
         specs: Sequence[EngineSpec] = (),
         *,
+        router_specs: Sequence[RouterSpec] = (),
         discover: bool = True,
         interval: float = 5.0,
         scan_interval: float = SCAN_INTERVAL,
@@ -83,6 +94,7 @@ class EngineSource:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._node = node
         self._discover = discover
         self._interval = interval
         self._scan_interval = scan_interval
@@ -94,7 +106,8 @@ class EngineSource:
         self._insides = Insides(self._proc, clock)
         self.view_limits = view_limits(self._proc) if discover else None
         self._locator = Locator(self._proc, self._answers_as_vllm, why_unreadable(self.view_limits or ()))
-        self._roster = Roster(node, tuple(specs), lambda host: is_this_node(host, node))
+        self._roster = Roster(node, tuple(specs), self._is_local)
+        self._routers = RouterWatch(node, router_specs, self._proc, self._is_local, interval=interval, limits=limits, clock=clock)
         self._specs_to_come: tuple[EngineSpec, ...] | None = None
         self._watched: frozenset[int] = frozenset()
         self._waiting: set[ProcessKey] = set()
@@ -120,9 +133,11 @@ class EngineSource:
             pollers = [poller for _, poller in self._pollers.values()]
         for poller in pollers:
             poller.stop()
+        self._routers.stop()
         deadline = self._clock() + STOP_TIMEOUT
         for poller in pollers:
             poller.join(max(deadline - self._clock(), 0.0))
+        self._routers.join(deadline)
         if self._thread.is_alive():
             self._thread.join(max(deadline - self._clock(), 0.0))
 
@@ -131,7 +146,8 @@ class EngineSource:
         scan = self._scan
         polls = self._polls()
         engines = tuple(_observed(member, polls.get(member.identity.engine), scan) for member in scan.members)
-        return EnginesObserved(self._now(), engines, (self._discovery_status(scan), self._pages_status(scan, polls)))
+        collectors = (self._discovery_status(scan), self._pages_status(scan, polls), self._routers.status())
+        return EnginesObserved(self._now(), engines, collectors, self._routers.latest())
 
     def title_of(self, pid: int) -> str:
         """The vLLM title of a process, else its program's name; never a command line."""
@@ -160,14 +176,15 @@ class EngineSource:
         if specs is not None:
             for name in self._roster.replace_specs(specs):
                 _log.warning("engine %s: what the settings say of it now holds once its process has ended", name)
-        found: tuple[FoundEngine, ...] = ()
-        if self._discover:
-            found = find_engines(self._table.scan(self._watched))
-            self._watched = frozenset(pid for engine in found for pid in engine.pids)
+        processes = self._table.scan(self._watched) if self._discover else {}
+        found = find_engines(processes)
+        self._watched = frozenset(pid for engine in found for pid in engine.pids) | self._routers.update(processes, now)
         located = self._locator.locate(found, started)
-        members = self._roster.update(located, now)
+        hold = self._routers.is_undecided(now)
+        members = self._completed(self._roster.update(located, now, hold=hold), now)
         _tell(self._scan.members, members)
-        self._tell_waiting(located, {member.found.key for member in members if member.found is not None})
+        if not hold:
+            self._tell_waiting(located, {member.found.key for member in members if member.found is not None})
         self._keep_pollers(members)
         connections = {
             member.identity.engine: self._locator.connections(member.found.key, port)
@@ -185,6 +202,30 @@ class EngineSource:
         pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
         self._scan = _Scan(members, connections, insides, self._clock() - started, before.failures, now, pages_success)
 
+    def _completed(self, members: Sequence[Member], now: float) -> tuple[Member, ...]:
+        """The members, with what nobody said of them filled in by routers and by their own counters."""
+        known = [engine for member in members if (engine := self._known(member)) is not None]
+        told = {member.identity.engine: member.identity.deployment for member in members if member.deployment_settled}
+        polls = self._polls()
+        shown: dict[str, Role] = {}
+        for member in members:
+            poll = polls.get(member.identity.engine)
+            if member.identity.role is Role.UNKNOWN and poll is not None and poll.page is not None:
+                role = shown_role(poll.page, member.config)
+                if role is not None:
+                    shown[member.identity.engine] = role
+        return self._roster.fill(self._routers.group(known, told, now), shown)
+
+    def _known(self, member: Member) -> KnownEngine | None:
+        """Where a router that sends to this engine would say that it is."""
+        if member.url is None:
+            return None
+        host, port = url_host(member.url)
+        return KnownEngine(member.identity.engine, host, port, here=self._is_local(host)) if port is not None else None
+
+    def _is_local(self, host: str) -> bool:
+        return is_this_node(host, self._node)
+
     def _tell_waiting(self, located: Sequence[Located], published: Collection[ProcessKey]) -> None:
         """Logs once of each engine that cannot be published yet why that is so."""
         waiting = {item.found.key for item in located} - set(published)
@@ -193,12 +234,16 @@ class EngineSource:
         self._waiting = waiting
 
     def _answers_as_vllm(self, url: str) -> bool:
-        poller = Poller(url, PROBE_TIMEOUT, limits=self._limits, now=self._now, clock=self._clock)
+        poller = Poller(url, PROBE_TIMEOUT, access=DISCOVERED, limits=self._limits, now=self._now, clock=self._clock)
         return poller.poll_once().page is not None
 
     def _keep_pollers(self, members: Sequence[Member]) -> None:
         wanted = {
-            member.identity.engine: _Target(member.url, member.found.key if member.found is not None else None)
+            member.identity.engine: _Target(
+                member.url,
+                member.found.key if member.found is not None else None,
+                member.spec.access if member.spec is not None else DISCOVERED,
+            )
             for member in members
             if member.url is not None and (member.found is not None or member.spec is not None)
         }
@@ -211,7 +256,9 @@ class EngineSource:
                 self._failures_before += poller.latest.failures
             for name, target in wanted.items():
                 if name not in self._pollers:
-                    poller = Poller(target.url, self._interval, limits=self._limits, now=self._now, clock=self._clock)
+                    poller = Poller(target.url, self._interval, access=target.access, limits=self._limits, now=self._now, clock=self._clock)
+                    if target.access.has_secret and target.url.startswith("http:") and not is_loopback(url_host(target.url)[0]):
+                        _log.warning("engine %s: its token or password goes to %s unencrypted; ask it by https", name, target.url)
                     try:
                         poller.start()
                     except RuntimeError as problem:  # no thread is left; the engine stays known, and the next scan tries again
@@ -248,6 +295,7 @@ class _Target:
 
     url: str
     key: ProcessKey | None
+    access: Access
 
 
 def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
@@ -280,8 +328,14 @@ def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
 def _tell(before: Sequence[Member], now: Sequence[Member]) -> None:
     """Logs engines that came and went."""
     old_keys = {member.identity.engine: member.found.key for member in before if member.found is not None}
+    identities = {member.identity.engine: member.identity for member in before}
     for member in now:
         name, old = member.identity.engine, old_keys.get(member.identity.engine)
+        earlier = identities.get(name, member.identity)
+        is_same = member.found is None or member.found.key == old
+        if is_same and (earlier.deployment, earlier.role) != (member.identity.deployment, member.identity.role):
+            role, source = member.identity.role, member.identity.role_source
+            _log.info("engine %s: is of deployment %s now, role %s (%s)", name, member.identity.deployment, role, source)
         if member.found is not None and member.found.key != old:
             _log.info("engine %s: process %d, role %s (%s)", name, member.found.key.pid, member.identity.role, member.identity.role_source)
             for problem in member.notes:
