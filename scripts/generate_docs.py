@@ -77,6 +77,22 @@ are `1s`, `500ms`, `1m30s`.
     role = "prefill"
     gpus = 2              # it is meant to use two cards of this node: then cards that it leaves are left on purpose
 
+    [[exporter.engines]]                              # behind a proxy with a certificate and a token
+    name = "qwen-decode"
+    url = "https://gateway.example:8443/qwen"         # its page is https://gateway.example:8443/qwen/metrics
+    ca_file = "/etc/poise/authority.pem"              # who signed its certificate; default: the system's authorities
+    server_name = "qwen.internal"                     # the name that it has to carry; default: the URL's host
+    cert_file = "/etc/poise/poise.pem"                # ours, where one is asked for
+    key_file = "/etc/poise/poise.key"
+    bearer_token_file = "/run/secrets/qwen-token"     # or bearer_token_env = "QWEN_TOKEN"
+
+    [[exporter.engines]]
+    name = "lab"
+    url = "https://10.0.0.7:8000"
+    insecure_skip_verify = true                       # any certificate will do
+    username = "poise"
+    password_file = "/run/secrets/lab-password"       # or password_env = "LAB_PASSWORD"
+
     [[exporter.routers]]
     name = "qwen-router"
     url = "http://127.0.0.1:30000"
@@ -86,6 +102,9 @@ are `1s`, `500ms`, `1m30s`.
 
     [exporter.collectors]
     codec = false
+
+Secrets stand in files or variables of their own, never in a setting, and are read with every request. Paths are taken as they stand, relative
+ones from the working directory. docs/engines.md says more of certificates.
 
 HTTP of the exporter: `/metrics`, `/checks` (the checklist as JSON), `/healthz` (the process lives), `/readyz` (there is a snapshot), `/`.
 HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/metrics` (its own process), `/healthz`, `/readyz`.

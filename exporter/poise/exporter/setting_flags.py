@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from poise.exporter import access
 from poise.exporter.settings import DEFAULT_ENGINE_INTERVAL, DEFAULT_INTERVAL, DEFAULT_LISTEN, LOG_FORMATS, LOG_LEVELS
 
 
@@ -32,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         "--engine",
         dest="engines",
         action="append",
-        metavar="NAME=URL[,deployment=D][,role=R][,gpus=N]",
+        metavar="NAME=URL[,deployment=D][,role=R][,gpus=N][,KEY=VALUE]",
         help="an engine to watch besides those found on this node; role: mixed, prefill, decode; gpus: how many cards of this node it is "
-        "meant to use; repeatable",
+        f"meant to use; further keys for TLS and login: {', '.join(access.KEYS)}; repeatable",
     )
     parser.add_argument(
         "--router",
@@ -44,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         help="a router to ask besides those found on this node; kind: vllm-router, production-stack, toy-proxy (default: as it answers); "
         "metrics: where its metrics page is, if elsewhere; repeatable",
     )
-    parser.add_argument("--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines and routers in /proc")
+    parser.add_argument(
+        "--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines and routers in /proc"
+    )
     parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")
     parser.add_argument(
         "--web.config.file",

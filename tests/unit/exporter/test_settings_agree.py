@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from poise.exporter import setting_flags, settings
-from poise.exporter.engine_specs import EngineSpec
+from poise.exporter.access import Access
+from poise.exporter.engine_specs import ENGINE_KEYS, EngineSpec
 from poise.exporter.nvml import registry
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.settings import ExporterSettings
@@ -31,6 +32,11 @@ class Said(NamedTuple):
 
 
 ENGINE = EngineSpec("qwen", "http://10.0.0.5:8000", "chat", Role.DECODE, 2)
+LOCKED = EngineSpec(
+    "qwen",
+    "https://10.0.0.5:8443/base",
+    access=Access(insecure_skip_verify=True, cert_file="c.pem", key_file="k.pem", username="poise", password_file="secret"),
+)
 SAID = {
     "listen": Said('":9000"', ":9000", ["--listen=:9000"], ":9000"),
     "interval": Said('"500ms"', "500ms", ["--interval=500ms"], 0.5),
@@ -82,6 +88,21 @@ def test_a_setting_means_the_same_wherever_it_is_said(key: str, tmp_path: Path, 
     assert load() == expected
 
 
+def test_what_is_said_of_tls_and_login_means_the_same_in_text_and_in_a_table() -> None:
+    options = "insecure_skip_verify=yes,cert_file=c.pem,key_file=k.pem,username=poise,password_file=secret"
+    assert load("--engine", f"qwen={LOCKED.url},{options}").engines == (LOCKED,)
+    table = {
+        "name": "qwen",
+        "url": LOCKED.url,
+        "insecure_skip_verify": True,
+        "cert_file": "c.pem",
+        "key_file": "k.pem",
+        "username": "poise",
+        "password_file": "secret",
+    }
+    assert settings.from_table(ExporterSettings(), {"engines": [table]}, "x").engines == (LOCKED,)
+
+
 def test_the_page_names_the_key_of_every_setting_and_no_other() -> None:
     keys = set(re.findall(r"^\| `--[^|]*\| `(\w+)` \|", SECTION, re.MULTILINE))
     # Collectors are a table of their own, shown in the example, with a flag for each.
@@ -98,5 +119,6 @@ def test_the_example_of_the_page_is_a_file_that_is_taken_and_shows_all_that_can_
     table: dict[str, Any] = tomllib.loads(text)["exporter"]
     taken = settings.from_table(ExporterSettings(), table, "the example")
     assert taken.engines
-    assert set(table["engines"][0]) == {field.name for field in dataclasses.fields(EngineSpec)}
+    assert len(taken.engines) > 1
+    assert set(ENGINE_KEYS) <= set(re.findall(r"\w+", text))
     assert set(taken.collectors) <= set(registry.SWITCHES)

@@ -1,7 +1,8 @@
-"""One HTTP GET under one deadline: connect, headers and body together, with a limit on size, no redirects, no compression.
+"""One HTTP GET under one deadline: connect, headers and body together, with a limit on size, no redirects.
 
 http.client alone bounds each read, so a server that drips a byte a second could hold a caller for ever; here every read gets what is left of
-the deadline. This file knows no metric. Times are monotonic seconds.
+the deadline. Redirects are refused, so that no secret goes to another host than the one it is for. Compression is not asked for, since it
+would cost the engine's time; a proxy that compresses all the same is understood. This file knows no metric. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -10,24 +11,31 @@ import http.client
 import io
 import socket
 import ssl
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from poise.exporter.access import PLAIN
+from poise.exporter.engines.credentials import DISCOVERED, AccessError, Credentials, tls_problem
 from poise.exporter.setting_values import is_loopback
 
 READ_SIZE = 64 * 1024
+#: How zlib is told of each encoding that is understood (zlib.h, windowBits): 16 + 15 a gzip header, 15 a zlib one.
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 class FetchError(Exception):
     """The answer could not be had; the message says why in a few words.
 
-    `refused`: nothing listens there (yet). `status`: that of an HTTP answer that was had and is not wanted.
+    `refused`: nothing listens there (yet). `status`: that of an HTTP answer that was had and is not wanted. `way_out`: what to do about it,
+    for a server that is asked with `Access`.
     """
 
-    def __init__(self, message: str, *, refused: bool = False, status: int | None = None) -> None:
+    def __init__(self, message: str, *, refused: bool = False, status: int | None = None, way_out: str = "") -> None:
         super().__init__(message)
+        self.way_out = way_out
         self.refused = refused
         self.status = status
 
@@ -42,12 +50,17 @@ class Answer:
 
 
 class Fetcher:
-    """Fetches from one base URL, one request at a time; `abort` from another thread ends a request at once."""
+    """Fetches from one base URL, one request at a time; `abort` from another thread ends a request at once.
 
-    def __init__(self, base_url: str, clock: Callable[[], float]) -> None:
+    `credentials`: how the server lets itself be asked. Without them nothing says who we are, and a certificate has to be good anywhere but on
+    loopback: there the server is this node's own, and no authority signs that address.
+    """
+
+    def __init__(self, base_url: str, clock: Callable[[], float], credentials: Credentials | None = None) -> None:
         parts = urlsplit(base_url)
         self._scheme = parts.scheme
         self._host = parts.hostname or ""
+        self._credentials = credentials or Credentials(DISCOVERED if is_loopback(self._host) else PLAIN)
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._authority = parts.netloc
         self._path = parts.path.rstrip("/")
@@ -59,22 +72,26 @@ class Fetcher:
         """GET of `path` below the base URL, done within `timeout` seconds.
 
         Raises:
-            FetchError: no connection, no answer in time, not status 200, larger than `size_limit` bytes, compressed, or no HTTP.
+            FetchError: no connection, no answer in time, not status 200, larger than `size_limit` bytes (unpacked), no HTTP, or `credentials`
+                that cannot be used.
         """
         deadline = self._clock() + timeout
         connection: socket.socket | None = None
         try:
+            request = self._request(path, {**headers, **self._credentials.headers()})
+            context = self._credentials.context() if self._scheme == "https" else None
             before = self._clock()
             connection = socket.create_connection((self._host, self._port), timeout=timeout)
             connect_seconds = self._clock() - before
             self._socket = connection
             if self._aborted:
                 raise FetchError("stopped")
-            if self._scheme == "https":
+            if context is not None:
                 connection.settimeout(self._left(deadline))
-                connection = self._socket = self._secured(connection)
+                name = self._credentials.access.server_name or self._host
+                connection = self._socket = context.wrap_socket(connection, server_hostname=name)
             connection.settimeout(self._left(deadline))
-            connection.sendall(self._request(path, headers))
+            connection.sendall(request)
             return self._answer(connection, deadline, size_limit, connect_seconds)
         except FetchError:
             raise
@@ -83,7 +100,10 @@ class Fetcher:
         except ConnectionRefusedError:
             raise _refused() from None
         except ssl.SSLError as error:
-            raise FetchError(f"TLS failed: {error.reason or error}") from None
+            words, way_out = tls_problem(error, self._host)
+            raise FetchError(words, way_out=way_out) from None
+        except AccessError as error:
+            raise FetchError(str(error)) from None
         except http.client.HTTPException as error:
             raise FetchError(f"the answer is no HTTP: {type(error).__name__}") from None
         except (OSError, UnicodeError, ValueError) as error:
@@ -128,14 +148,6 @@ class Fetcher:
             raise TimeoutError
         return left
 
-    def _secured(self, connection: socket.socket) -> socket.socket:
-        context = ssl.create_default_context()
-        if is_loopback(self._host):
-            # Found through its process: who it is stands firm, and no certificate names a loopback address.
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context.wrap_socket(connection, server_hostname=self._host)
-
     def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
         lines = [f"GET {self._path}{path} HTTP/1.1", f"Host: {self._authority}", "Connection: close", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -150,8 +162,9 @@ class Fetcher:
                 raise FetchError(f"HTTP {response.status}: redirects elsewhere, which is not followed", status=response.status)
             if response.status != 200:
                 raise FetchError(f"HTTP {response.status}", status=response.status)
-            if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
-                raise FetchError("the answer is compressed, which was not asked for", status=response.status)
+            encoding = response.getheader("Content-Encoding", "identity").strip().lower()
+            if encoding != "identity" and encoding not in _WINDOW_BITS:
+                raise FetchError("the answer is compressed in a way that was not asked for", status=response.status)
             announced = response.length
             if announced is not None and announced > size_limit:
                 raise FetchError(f"the answer has {announced} bytes, more than {size_limit}", status=response.status)
@@ -163,6 +176,8 @@ class Fetcher:
                     raise FetchError(f"the answer has more than {size_limit} bytes", status=response.status)
             if announced is not None and len(body) != announced:
                 raise FetchError("the answer is cut off")
+            if encoding != "identity":
+                body = _unpacked(body, _WINDOW_BITS[encoding], size_limit, lambda: self._left(deadline))
             return Answer(body, response.getheader("Content-Type", ""), connect_seconds)
         finally:
             response.close()
@@ -170,6 +185,25 @@ class Fetcher:
 
 def _refused() -> FetchError:
     return FetchError("connection refused: nothing listens there", refused=True)
+
+
+def _unpacked(body: bytearray, window_bits: int, size_limit: int, check_deadline: Callable[[], object]) -> bytearray:
+    """A compressed body unpacked, piece by piece so that neither a bomb nor the deadline can be passed by much. Raises FetchError."""
+    unpacker = zlib.decompressobj(window_bits)
+    unpacked = bytearray()
+    rest = bytes(body)
+    try:
+        while rest and not unpacker.eof:
+            check_deadline()
+            unpacked += unpacker.decompress(rest, READ_SIZE)
+            rest = unpacker.unconsumed_tail
+            if len(unpacked) > size_limit:
+                raise FetchError(f"the answer has more than {size_limit} bytes once it is unpacked")
+    except zlib.error:
+        raise FetchError("the answer is compressed and broken") from None
+    if not unpacker.eof:
+        raise FetchError("the answer is cut off")
+    return unpacked
 
 
 class _DeadlineSocket:

@@ -1,6 +1,6 @@
 """Parses a page in the Prometheus text format, fast and within limits.
 
-It knows the format (Prometheus, exposition formats, text 0.0.4) and no metric. A page is read whole or refused whole: a page with one
+It knows the format (Prometheus, exposition formats, text 0.0.4, and what OpenMetrics 1.0 writes otherwise) and no metric. A page is read whole or refused whole: a page with one
 line that is no sample, or one that was cut off, is not to be trusted. What a series' name and labels mean is remembered between
 pages by their text, so that a page seen before costs one look-up and one number a line.
 """
@@ -35,6 +35,8 @@ class Limits:
 _SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{)?")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))')
 _END = re.compile(r"[ \t]*\}")
+#: OpenMetrics puts an example behind a sample ("# {trace_id="…"} 0.5 1700000000.1"); what it is of is not read.
+_EXEMPLAR = re.compile(r"[ \t]+#[ \t]*\{")
 _ESCAPE = re.compile(r'\\([\\n"])')
 #: A page is decoded and read in blocks of about this size: little memory for a large page, and a look at the clock between two (20 ms when
 #: every series is new). Longer than the longest line.
@@ -122,7 +124,9 @@ class PageParser:
             if end is None:
                 raise PageError(f"line {number} is no sample")
             position = end.end()
-        numbers = line[position:].split()
+        rest = line[position:]
+        exemplar = _EXEMPLAR.search(rest)
+        numbers = (rest if exemplar is None else rest[: exemplar.start()]).split()
         if not 1 <= len(numbers) <= 2:
             raise PageError(f"line {number} is no sample")
         # Keyed by the text as it stands, so that the quick look-up finds it next time (unless a timestamp follows).

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from poise.exporter.access import PLAIN, Access
 from poise.exporter.engines import dialects
+from poise.exporter.engines.credentials import Credentials
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.engines.page import Limits, PageError, PageParser
 from poise.exporter.engines.repeat import Repeater
@@ -26,6 +28,13 @@ LOADING_INTERVAL = 2.0
 #: The version does not change while a process lives, but not every server tells one: ask again this often, in seconds.
 VERSION_RETRY = 60.0
 VERSION_SIZE_LIMIT = 64 * 1024
+
+#: What to do about an HTTP status, where it says something.
+WAYS_OUT = {
+    401: "it wants a login; give bearer_token_file=FILE, or username=NAME,password_file=FILE",
+    403: "it does not let us in; check the token or the user",
+    404: "the URL has to be what stands before /metrics",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +59,14 @@ class Poll:
 
 
 class Poller:
-    """Asks one engine at `url` every `interval` seconds. `latest` is safe from any thread and never waits."""
+    """Asks one engine at `url` every `interval` seconds, as its `access` says. `latest` is safe from any thread and never waits."""
 
     def __init__(
         self,
         url: str,
         interval: float,
         *,
+        access: Access = PLAIN,
         limits: Limits | None = None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -67,7 +77,7 @@ class Poller:
         self._limits = limits or Limits()
         self._now = now
         self._clock = clock
-        self._fetcher = Fetcher(url, clock)
+        self._fetcher = Fetcher(url, clock, Credentials(access))
         self._parser = PageParser(dialects.wanted, self._limits)
         self._latest = Poll()
         self._latest_at = clock()
@@ -131,7 +141,8 @@ class Poller:
             version = self._engine_version(deadline)
             page = dialects.read_page(samples, version, polled_at, self._clock() - started)
         except FetchError as problem:
-            error, failed = str(problem), not problem.refused
+            way_out = problem.way_out or WAYS_OUT.get(problem.status or 0, "")
+            error, failed = f"{problem}; {way_out}" if way_out else str(problem), not problem.refused
         except PageError as problem:
             error, failed = str(problem), True
         if page is None:

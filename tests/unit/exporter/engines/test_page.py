@@ -41,6 +41,27 @@ def test_recorded_pages_read_as_prometheus_client_reads_them(path: object) -> No
     assert counted(parser.parse(data)) == expected  # from memory
 
 
+def test_openmetrics_is_read_as_the_text_format() -> None:
+    page = b"""# HELP a Something.
+# TYPE a histogram
+# UNIT a seconds
+a_sum 1
+a_count 2 1700000000.123
+a_bucket{le="0.5"} 1 # {trace_id="ab c"} 0.25 1700000000.1
+a_bucket{le="+Inf"} 2 1700000000.5 # {trace_id="#"} 1
+# EOF
+"""
+    expected = {"a_sum": [({}, 1.0)], "a_count": [({}, 2.0)], "a_bucket": [({"le": "0.5"}, 1.0), ({"le": "+Inf"}, 2.0)]}
+    parser = PageParser()
+    assert parser.parse(page) == expected
+    assert parser.parse(page) == expected
+
+
+def test_the_rust_front_ends_openmetrics_is_read_as_prometheus_client_reads_it() -> None:
+    data = (CAPTURES / "generations" / "0.33.0-rust.prom").read_bytes()
+    assert counted(PageParser().parse(data)) == reference(data.decode())
+
+
 NAMES = st.sampled_from(["a", "vllm:x_total", ":", "_", "A9:z", "le"])
 LABEL_NAMES = st.sampled_from(["a", "le", "model_name", "_", "Z9"])
 VALUES = st.floats().map(lambda value: {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN" if value != value else repr(value)))
