@@ -67,9 +67,7 @@ def _troubled(gpu: Gpu, now: float) -> CheckResult | None:
         wanted = _RECOVERY.get(action, f"for recovery action {action}")
         evidence["recovery action"] = wanted.removeprefix("for ")
         state = State.WATCH if action == 3 else State.PROBLEM
-        found.append(
-            (state, f"the driver asks {wanted}", "the card met an error that it cannot mend itself", f"drain the node; {reset}")
-        )
+        found.append((state, f"the driver asks {wanted}", "the card met an error that it cannot mend itself", f"drain the node; {reset}"))
     for code, age in _fatal_xids(gpu, now):
         known = lookup(code)
         evidence[f"XID {code}"] = f"{known.name}, {age / 60:.0f} min ago"

@@ -63,3 +63,6 @@ XID_BEFORE_LOSS = 600.0
 #: NVLink bytes per generated token below which ranks do not talk over NVLink. The smallest real model (Qwen2.5-0.5B: 24 layers × 896 × 2 bytes ×
 #: 2 sums) moves 86,016 bytes per token and rank.
 NVLINK_BYTES_PER_TOKEN = 1024.0
+
+#: Less than this between nodes in the window says nothing about the way that it took: management traffic is of that size (heuristic; bytes).
+RDMA_BYTES_FLOOR = 1e6

@@ -44,7 +44,7 @@ class Moment:
 
     `requests` are running and waiting ones per engine, `rank_requests` the same per data-parallel rank. `counters`: owner (engine, router,
     UUID) → counter with its labels → value, summed over the ranks; an engine that did not answer has none. `gauges` likewise, `round_trips` in
-    seconds per engine.
+    seconds per engine. `rdma_bytes` over all ports, both directions.
     """
 
     at: float
@@ -55,6 +55,7 @@ class Moment:
     counters: Mapping[str, Mapping[CounterKey, float]] = field(default_factory=dict)
     gauges: Mapping[str, Mapping[Metric, float]] = field(default_factory=dict)
     round_trips: Mapping[str, float] = field(default_factory=dict)
+    rdma_bytes: float | None = None
 
 
 def moment_of(snapshot: NodeSnapshot) -> Moment:
@@ -83,7 +84,9 @@ def moment_of(snapshot: NodeSnapshot) -> Moment:
     counters.update((gpu.uuid, _card_counters(gpu)) for gpu in snapshot.gpus if gpu.up)
     counters.update((router.name, dict(_flat(router.readings, m.ROUTER_REQUESTS, m.ROUTER_ERRORS))) for router in snapshot.routers)
     round_trips = {engine.identity.engine: engine.observed.rtt for engine in snapshot.engines if engine.observed.rtt is not None}
-    return Moment(snapshot.taken_at, cards, tokens, requests, rank_requests, counters, gauges, round_trips)
+    moved = [count for port in snapshot.rdma_ports or () for count in (port.sent_bytes, port.received_bytes) if count is not None]
+    rdma_bytes = float(sum(moved)) if moved else None
+    return Moment(snapshot.taken_at, cards, tokens, requests, rank_requests, counters, gauges, round_trips, rdma_bytes)
 
 
 def engine_counters(page: EnginePage) -> dict[CounterKey, float]:
@@ -184,6 +187,11 @@ class Window:
         if len(known) < 2:
             return None
         return sum(later - earlier if later >= earlier else later for earlier, later in pairwise(known))
+
+    def rdma_bytes(self) -> float | None:
+        """Bytes over all RDMA ports of the node, both directions; None when they were not read at least twice."""
+        known = [moment.rdma_bytes for moment in self.moments if moment.rdma_bytes is not None]
+        return max(0.0, known[-1] - known[0]) if len(known) >= 2 else None
 
     def gauge(self, owner: str, metric: Metric) -> float | None:
         """Mean of a gauge of an engine over the moments in which it answered, None when it did not in half of them."""
