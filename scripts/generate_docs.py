@@ -108,7 +108,8 @@ ones from the working directory. docs/engines.md says more of certificates.
 
 HTTP of the exporter: `/metrics`, `/checks` (the checklist as JSON), `/healthz` (the process lives), `/readyz` (there is a snapshot), `/`.
 HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/metrics` (its own process), `/healthz`, `/readyz`.
-On a loopback address both refuse a Host header that is not theirs.
+On a loopback address both refuse a Host header that is not theirs. `/metrics?collect[]=NAME` and `exclude[]=NAME` choose among collectors. TLS, client
+certificates and users (`--web.config.file`), every limit, and what SIGHUP reads again: docs/security.md.
 """
 
 

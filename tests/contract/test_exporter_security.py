@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from poise.exporter.server import HttpServer
+from poise.exporter.settings import SettingsError
+from poise.exporter.web import config
 from poise.exporter.web.security import WebSecurity
 
 from tests.certificates import Authority
@@ -20,6 +24,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.contract
 
 CURL_SECONDS = 30
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+BLOCKS = [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +119,71 @@ def test_curl_gets_what_its_certificate_and_password_are_worth(server: HttpServe
     stranger = authority.issue("grafana", "DNS:grafana.example", "clientAuth")
     code, status = curl(server, *trusting, "--cert", stranger.certificate, "--key", stranger.key)
     assert (code != 0, status) == (True, "000")
+
+
+# -------------------------------------------------------------------------------------------------- promtool on what we document
+def promtool(*arguments: str | Path) -> tuple[int, str]:
+    command = [needs("promtool"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CURL_SECONDS, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def web_configurations() -> list[str]:
+    (documented,) = [block for block in BLOCKS if "tls_server_config:" in block]
+    tls = "tls_server_config: {cert_file: server.pem, key_file: server.key"
+    suites, headers = (
+        ", ".join(config.CIPHER_SUITES),
+        ", ".join(f"{name}: {(values or ['a'])[0]}" for name, values in config.HEADERS.items()),
+    )
+    return [
+        documented,
+        "",
+        f"{tls}, cipher_suites: [{suites}], curve_preferences: [CurveP521], prefer_server_cipher_suites: false}}\n",
+        f"{tls}, client_ca_file: authority.pem, client_auth_type: VerifyClientCertIfGiven, max_version: TLS12}}\n",
+        f"http_server_config: {{http2: false, headers: {{{headers}}}}}\n",
+    ]
+
+
+def refused_by_both() -> list[str]:
+    tls = "tls_server_config: {cert_file: server.pem, key_file: server.key"
+    return [
+        f"{tls}}}\n{tls}}}\n",
+        f"{tls}, client_ca_file: authority.pem}}\n",
+        "tls_server_config: {cert_file: server.pem}\n",
+        f"{tls}, client_auth_type: Perhaps}}\n",
+        f"{tls}, cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]}}\n",
+        f"{tls}, keyfile: a}}\n",
+        "basic_auth_users: {alice: sesame}\n",
+        "http_server_config: {headers: {Server: me}}\n",
+        "http_server_config: {headers: {X-Frame-Options: maybe}}\n",
+    ]
+
+
+@pytest.mark.parametrize("text", web_configurations(), ids=lambda text: text[:40])
+def test_what_we_take_exporter_toolkit_takes(text: str, authority: Authority) -> None:
+    path = authority.folder / "taken.yml"
+    # A promtool of 2022 knows neither rate limits nor names of clients.
+    older = re.sub(r"rate_limit:\n(  .*\n)+|  client_allowed_sans:.*\n(    - .*\n)+", "", text)
+    path.write_text(older)
+    assert promtool("check", "web-config", path)[0] == 0
+    path.write_text(text)
+    WebSecurity(path)
+
+
+@pytest.mark.parametrize("text", refused_by_both(), ids=lambda text: text[:60])
+def test_what_exporter_toolkit_refuses_we_refuse(text: str, authority: Authority) -> None:
+    path = authority.folder / "refused.yml"
+    path.write_text(text)
+    assert promtool("check", "web-config", path)[0] != 0
+    with pytest.raises(SettingsError, match=r"refused\.yml"):
+        WebSecurity(path)
+
+
+def test_the_scrape_jobs_of_the_page_are_a_configuration(authority: Authority) -> None:
+    jobs = [block for block in BLOCKS if block.lstrip().startswith("scrape_configs:")]
+    assert len(jobs) >= 4
+    for number, job in enumerate(jobs):
+        path = authority.folder / f"prometheus{number}.yml"
+        path.write_text(job)
+        code, said = promtool("check", "config", "--syntax-only", path)
+        assert code == 0, said

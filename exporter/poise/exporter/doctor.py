@@ -15,9 +15,11 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from poise.exporter import doctor_text, logs, setting_flags, setting_values, settings
+from poise.exporter import access, doctor_text, logs, named_specs, setting_flags, setting_values, settings
+from poise.exporter.access import Access
 from poise.exporter.checks.document import FORMAT, document
 from poise.exporter.command import Exporter
+from poise.exporter.engines.credentials import Credentials
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.nvml import registry
 from poise.exporter.settings import SettingsError
@@ -47,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exporter",
         metavar="URL",
         help=f"ask this exporter; default: the one on {DEFAULT_EXPORTER} if it answers, else look without one",
+    )
+    parser.add_argument(
+        "--exporter-access",
+        metavar="KEY=VALUE[,…]",
+        help=f"how that exporter lets itself be asked: {', '.join(f'{key}=' for key in access.KEYS)}",
     )
     parser.add_argument("--here", action="store_true", help="look without an exporter, even if one runs")
     parser.add_argument(
@@ -83,18 +90,34 @@ def _look(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool]:
     """The document, where it is from, and whether a thread of ours hangs in the driver."""
     if arguments.here and arguments.exporter:
         raise CouldNotLook(f"--here and --exporter={arguments.exporter} exclude each other; give one of them")
+    if arguments.exporter_access and not arguments.exporter:
+        raise CouldNotLook("--exporter-access says how an exporter lets itself be asked; say which with --exporter URL")
     if not arguments.here:
         url = arguments.exporter or DEFAULT_EXPORTER
         try:
-            return fetch(url), f"exporter {url}", False
+            return fetch(url, _access(arguments.exporter_access, url)), f"exporter {url}", False
         except CouldNotLook:
             if arguments.exporter:
                 raise
     return _look_here(arguments)
 
 
-def fetch(url: str) -> dict[str, Any]:
-    """The checklist of a running exporter.
+def _access(text: str | None, url: str) -> Access | None:
+    """What --exporter-access says; raises CouldNotLook when that cannot be."""
+    if not text:
+        return None
+    try:
+        for option in text.split(","):
+            if hint := access.secret_hint(option.partition("=")[0]):
+                raise ValueError(hint)
+        return access.from_values(named_specs.table_from_text(f"exporter={url},{text}", access.KEYS, ""), url)
+    except ValueError as error:
+        # The value itself may hold a secret that was put where none belongs.
+        raise CouldNotLook(f"--exporter-access: {error}") from None
+
+
+def fetch(url: str, allowed: Access | None = None) -> dict[str, Any]:
+    """The checklist of a running exporter. `allowed`: how it lets itself be asked.
 
     Raises:
         CouldNotLook: no exporter answers there, it has no checklist yet, or it is not one of ours.
@@ -108,12 +131,16 @@ def fetch(url: str) -> dict[str, Any]:
     if parts.scheme not in ("http", "https") or not host or not port_valid:
         raise CouldNotLook(f"--exporter={url}: expected http://HOST:9747")
     if parts.username or parts.password:
-        raise CouldNotLook("--exporter: the URL holds a user or password, which an exporter does not ask for; leave it out")
+        raise CouldNotLook("--exporter: the URL holds a user or password; give --exporter-access username=NAME,password_file=FILE instead")
     try:
-        answer = Fetcher(url, time.monotonic).get("/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT)
+        credentials = Credentials(allowed) if allowed is not None else None
+        answer = Fetcher(url, time.monotonic, credentials).get("/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT)
     except FetchError as error:
         if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise CouldNotLook(f"the exporter at {url} has no snapshot yet; try again in a moment") from None
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            way = "--exporter-access username=NAME,password_file=FILE"
+            raise CouldNotLook(f"the exporter at {url} asks for {'another' if allowed else 'a'} user and password; give {way}") from None
         if error.status is not None:
             raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise ({error}); is that a Poise exporter?") from None
         raise CouldNotLook(f"no exporter answers at {url}: {error}; start one with `poise exporter`, or use --here") from None
