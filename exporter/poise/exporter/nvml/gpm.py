@@ -10,7 +10,6 @@ import ctypes
 import logging
 import math
 import struct
-from typing import Any
 
 import pynvml
 from poise.exporter.metrics import (
@@ -43,6 +42,10 @@ _ASKED: tuple[tuple[Metric, int, float], ...] = (
 METRICS = tuple(metric for metric, _, _ in _ASKED)
 #: nvmlGpmMetric_t: metricId, nvmlReturn, value, three pointers to texts. Of each, the second and third.
 _ANSWERS = struct.Struct("=" + "4xId24x" * len(_ASKED))
+_ANSWERS_AT: int = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
+#: sample1 and sample2 of nvmlGpmMetricsGet_t. Written at every tick, so without pynvml's struct, whose attributes go through Python code.
+_SAMPLES = struct.Struct("=QQ")
+_SAMPLES_AT: int = pynvml.c_nvmlGpmMetricsGet_t.sample1.offset
 #: Seconds between two samples: more than the driver's 100 ms, as ticks come with some jitter.
 SHORTEST_SECONDS = 0.15
 #: The samples' calls in the order of nvml.h.
@@ -63,7 +66,7 @@ class _Activity:
         function = card.library.function
         self._query, self._allocate, self._free = function(_QUERY), function(_ALLOCATE), function(_FREE)
         self._take, self._compare = function(_TAKE), function(_COMPARE)
-        self._samples: list[Any] = []
+        self._samples: list[ctypes.c_void_p] = []
         self._taken_at: float | None = None
         #: How long ago the sample before may be for an average to say anything of now.
         self._longest = max(3 * card.interval, 2 * SHORTEST_SECONDS)
@@ -78,7 +81,6 @@ class _Activity:
         for place, (_, number, _) in enumerate(_ASKED):
             self._request.metrics[place].metricId = number
         self._request_reference = ctypes.byref(self._request)
-        self._answers_at = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
 
     def read(self, tick: Tick) -> None:
         """One tick: takes a sample, compares it with the one before."""
@@ -119,7 +121,7 @@ class _Activity:
         self._values, self._codes, self._empty = {}, {}, []
         if before is None or tick.now - before > self._longest:
             return SUCCESS, _TAKE
-        self._request.sample1, self._request.sample2 = older, newer
+        _SAMPLES.pack_into(self._request, _SAMPLES_AT, older.value, newer.value)
         code = self._compare(self._request_reference)
         if code == SUCCESS:
             self._take_over()
@@ -127,7 +129,7 @@ class _Activity:
 
     def _take_over(self) -> None:
         """What each metric says. A value that is no number is left out: the driver had nothing to divide by."""
-        answers = iter(_ANSWERS.unpack_from(self._request, self._answers_at))
+        answers = iter(_ANSWERS.unpack_from(self._request, _ANSWERS_AT))
         for (metric, _, scale), code, value in zip(_ASKED, answers, answers, strict=True):
             if code != SUCCESS:
                 self._codes[metric] = code
@@ -145,9 +147,9 @@ class _Activity:
             return code, _QUERY
         if not support.isSupportedDevice:
             return NOT_SUPPORTED, _QUERY
-        samples: list[Any] = []
+        samples: list[ctypes.c_void_p] = []
         for _ in range(2):
-            sample = pynvml.c_nvmlGpmSample_t()
+            sample = ctypes.c_void_p()
             code = self._allocate(ctypes.byref(sample))
             if code != SUCCESS:
                 for earlier in samples:

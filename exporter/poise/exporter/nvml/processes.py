@@ -1,5 +1,7 @@
 """Processes with memory on the card: compute, graphics and MPS clients. Who they belong to is decided elsewhere.
 
+Compute processes are listed in every tick. The other two lists are empty on most servers, so they are asked more rarely.
+
 What the lists are worth in a container depends on the driver (process_list.py): what is not known there is absent, not 0 and not nobody.
 """
 
@@ -24,6 +26,9 @@ _NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 _FIRST_CAPACITY = 64
 #: More processes on one card than this are an answer that we do not believe.
 _LARGEST_CAPACITY = 1 << 16
+
+#: How long the lists of graphics and MPS clients stand, seconds.
+OTHERS_SECONDS = 5.0
 
 #: What the list gives once it is joined with the engines.
 METRICS = (GPU_PROCESS_MEMORY, GPU_FOREIGN_MEMORY)
@@ -76,21 +81,29 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         )
     ]
     worth = trust(card.pid_namespace, card.driver_version)
+    others_found: dict[int, int | None] = {}
+    others_due = float("-inf")
 
-    def read(tick: Tick) -> None:
-        found: dict[int, int | None] = {}
-        code = compute.read(found)
-        known = code == SUCCESS
-        if known:
-            tick.answered = True
-        else:
-            tick.refuse(code, compute.name, *METRICS)
+    def read_others(tick: Tick) -> None:
+        nonlocal others_due
+        # Half a tick early is due, as for a collector of that interval.
+        if tick.now < others_due - card.interval / 2:
+            return
+        others_due = tick.now + OTHERS_SECONDS
+        others_found.clear()
         for process_list in others:
-            code = process_list.read(found)
+            code = process_list.read(others_found)
             if code != SUCCESS:
                 tick.refuse(code, process_list.name)
-        if not known:
+
+    def read(tick: Tick) -> None:
+        read_others(tick)
+        found = dict(others_found)
+        code = compute.read(found)
+        if code != SUCCESS:
+            tick.refuse(code, compute.name, *METRICS)
             return
+        tick.answered = True
         if not worth.complete:
             tick.absent[GPU_FOREIGN_MEMORY] = Reason.NOT_SUPPORTED
         if not worth.pids:

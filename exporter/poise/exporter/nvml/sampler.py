@@ -145,6 +145,8 @@ class Sampler:
             record = self._records.get(gpu.uuid)
             if record is None:
                 record = self._records[gpu.uuid] = Record(gpu=gpu, finished=self.monotonic(), owner=worker)
+            # What nobody has read for too long is not new again because somebody is about to: only its next reading is.
+            record.gpu = self._state(record, self.monotonic())
             record.owner = worker
             record.finished = self.monotonic()
             return record

@@ -9,6 +9,7 @@ from poise.exporter import metrics as m
 from poise.exporter.metrics import Metric
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.library import NvmlFailure
+from poise.exporter.nvml.processes import OTHERS_SECONDS
 from poise.exporter.nvml.reader import CardSilent
 from poise.exporter.snapshot import GpuProcess, Reason
 from poise.testbed.nvml import profiles
@@ -144,7 +145,17 @@ def test_processes_of_all_lists_are_there_once(h20: Bench) -> None:
     )
     assert h20.read().processes == (GpuProcess(100, 2 << 30), GpuProcess(200, None), GpuProcess(300, 5 << 30))
     h20.node.gpus[0].set_processes([])
-    assert h20.read(after=1.0).processes == ()
+    assert h20.read(after=OTHERS_SECONDS).processes == ()
+
+
+def test_compute_processes_are_listed_in_every_tick_and_others_more_rarely(h20: Bench) -> None:
+    h20.read()
+    h20.node.gpus[0].set_processes([Process(300, 5 << 30), Process(100, 2 << 30, ProcessKind.MPS)])
+    assert h20.read(after=1.0).processes == (GpuProcess(300, 5 << 30),)
+    assert h20.read(after=OTHERS_SECONDS - 1.0).processes == (GpuProcess(100, 2 << 30), GpuProcess(300, 5 << 30))
+    h20.node.gpus[0].set_processes([])
+    assert h20.read(after=1.0).processes == (GpuProcess(100, 2 << 30),)
+    assert h20.read(after=OTHERS_SECONDS - 1.0).processes == ()
 
 
 def test_more_processes_than_the_buffer_holds_are_all_listed(h20: Bench) -> None:

@@ -301,6 +301,22 @@ def test_a_reloaded_driver_is_initialised_again() -> None:
         wait_until(lambda: run.view().driver.driver == "580.105.08", "the new version is told")
 
 
+def test_what_was_read_before_a_reload_is_not_shown_again_while_the_first_reading_after_it_is_under_way() -> None:
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+        run.node.unload_driver()
+        wait_until(lambda: not run.up(0) and not run.up(1), "both cards down")
+        first = run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
+        run.node.load_driver()
+        first.wait_until_held()
+        card = run.card(0)
+        assert card is not None
+        assert not card.up
+        assert m.GPU_POWER not in card.readings
+        first.release()
+        run.wait_for_all_up()
+
+
 def test_a_driver_upgraded_under_the_process_says_so_until_the_module_fits() -> None:
     with running("h20x2") as run:
         run.wait_for_all_up()
