@@ -78,6 +78,8 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             "OMP_NUM_THREADS": "1",
             # Else the first request of a tensor-parallel server waits 16 s for a C++ compiler.
             "TORCHDYNAMO_DISABLE": "1",
+            # `vllm serve` spawns otherwise, and engine core and workers import everything anew (vllm_patch).
+            "VLLM_WORKER_MULTIPROC_METHOD": environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
             "VLLM_HOST_IP": LOOPBACK,
             "GLOO_SOCKET_IFNAME": "lo",
         }

