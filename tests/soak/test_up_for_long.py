@@ -24,6 +24,7 @@ from poise.testbed.nvml.node import SimulatedNode
 
 from tests.poise_up import PATIENCE, children, free_port, get, up, wait_for
 from tests.recorded import PageServer, huge, serve, silence
+from tests.soak_page import write_section
 
 pytestmark = pytest.mark.soak
 
@@ -173,7 +174,7 @@ def test_nothing_grows_on_a_node_that_never_rests(make_node: Callable[[str], Sim
 
 
 def report(exporter: Figures, page: Figures, answers: list[float], samples: list[int], ended: float, log: str) -> None:
-    """Writes docs/soak.md."""
+    """Writes its section of docs/soak.md."""
 
     def row(name: str, figures: Figures) -> str:
         cells = []
@@ -183,8 +184,6 @@ def report(exporter: Figures, page: Figures, answers: list[float], samples: list
         return f"| {name} | {' | '.join(cells)} |"
 
     lines = [
-        "# Soak",
-        "",
         f"Written by `make soak` (`tests/soak/test_up_for_long.py`): `poise up` for {MINUTES:g} minutes on {os.cpu_count()} cores, {platform.system()} "
         f"{platform.release()}, Python {platform.python_version()}.",
         "",
@@ -205,4 +204,4 @@ def report(exporter: Figures, page: Figures, answers: list[float], samples: list
     ]
     if MINUTES < 4 * PAGE_SETTLES_MINUTES:
         lines.append("* The page keeps a quarter of an hour of every series, so that its memory says little in a run as short as this.")
-    (ROOT / "docs" / "soak.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_section(ROOT / "docs" / "soak.md", "`poise up` for long", lines)
