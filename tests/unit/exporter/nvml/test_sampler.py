@@ -301,20 +301,23 @@ def test_a_reloaded_driver_is_initialised_again() -> None:
         wait_until(lambda: run.view().driver.driver == "580.105.08", "the new version is told")
 
 
-def test_what_was_read_before_a_reload_is_not_shown_again_while_the_first_reading_after_it_is_under_way() -> None:
-    with running("h20x2") as run:
-        run.wait_for_all_up()
-        run.node.unload_driver()
-        wait_until(lambda: not run.up(0) and not run.up(1), "both cards down")
-        first = run.node.inject("nvmlDeviceGetMemoryInfo_v2", hang=True, gpu=0)
-        run.node.load_driver()
-        first.wait_until_held()
-        card = run.card(0)
-        assert card is not None
-        assert not card.up
-        assert m.GPU_POWER not in card.readings
-        first.release()
-        run.wait_for_all_up()
+def test_what_was_read_too_long_ago_is_not_shown_again_when_a_new_thread_takes_the_card_over() -> None:
+    """After a driver reload it would be until the first reading, for as long as that takes."""
+    with simulated_library("h20x2") as (_, library):
+        now = 100.0
+        driver = Driver.open(library)
+        sampler = Sampler(COLLECTORS, INTERVAL, library=library, timing=FAST, monotonic=lambda: now)
+        seen = Gpu(0, "GPU-0", sampled_at=1.0, readings={m.GPU_POWER: {(): 300.0}})
+        sampler.claim(CardThread(sampler, driver, 0, 0.0), seen)
+        assert sampler.view().gpus[0].up
+        sampler.claim(CardThread(sampler, driver, 0, 0.0), seen)
+        assert sampler.view().gpus[0].up, "a new start that takes no time changes nothing"
+        now += INTERVAL + FAST.deadline + 0.1
+        assert sampler.view().gpus[0].down_reason is Reason.GPU_LOST
+        sampler.claim(CardThread(sampler, driver, 0, 0.0), seen)
+        assert sampler.view().gpus[0].down_reason is Reason.GPU_LOST
+        assert m.GPU_POWER not in sampler.view().gpus[0].readings
+        driver.close()
 
 
 def test_a_driver_upgraded_under_the_process_says_so_until_the_module_fits() -> None:
