@@ -221,8 +221,10 @@ def _fill(row: Row, reading: _Reading) -> bool:
             # Several processes (label pid, before 0.11.1) or replicas gave their own, some of them long ago: which one holds is not known.
             readings[own] = max(before, value)
             whole = False
-        else:
+        elif math.isfinite(before + value):
             readings[own] = before + value
+        else:
+            return _leave_out(row.metric, reading.ranks)
     return whole
 
 
@@ -316,4 +318,4 @@ def _http_requests(samples: Samples) -> Mapping[str, float]:
         if re.fullmatch(r"[1-5](xx|[0-9][0-9])", status) and math.isfinite(value) and value >= 0:
             group = f"{status[0]}xx"
             totals[group] = totals.get(group, 0.0) + value
-    return totals
+    return {group: total for group, total in totals.items() if math.isfinite(total)}

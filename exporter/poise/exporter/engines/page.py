@@ -35,8 +35,6 @@ class Limits:
 _SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{)?")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))')
 _END = re.compile(r"[ \t]*\}")
-#: OpenMetrics puts an example behind a sample ("# {trace_id="…"} 0.5 1700000000.1"); what it is of is not read.
-_EXEMPLAR = re.compile(r"[ \t]+#[ \t]*\{")
 _ESCAPE = re.compile(r'\\([\\n"])')
 #: A page is decoded and read in blocks of about this size: little memory for a large page, and a look at the clock between two (20 ms when
 #: every series is new). Longer than the longest line.
@@ -124,9 +122,11 @@ class PageParser:
             if end is None:
                 raise PageError(f"line {number} is no sample")
             position = end.end()
-        rest = line[position:]
-        exemplar = _EXEMPLAR.search(rest)
-        numbers = (rest if exemplar is None else rest[: exemplar.start()]).split()
+        rest, hash_sign, exemplar = line[position:].partition("#")
+        if hash_sign and not (rest[-1:].isspace() and exemplar.lstrip().startswith("{")):
+            raise PageError(f"line {number} is no sample")
+        # OpenMetrics puts an example behind a sample (# {trace_id="…"} 0.5 1700000000.1); what it is of is not read.
+        numbers = rest.split()
         if not 1 <= len(numbers) <= 2:
             raise PageError(f"line {number} is no sample")
         # Keyed by the text as it stands, so that the quick look-up finds it next time (unless a timestamp follows).
