@@ -181,8 +181,8 @@ class Exporter:
         self._chosen = changed.settings
         if {"log_level", "log_format"} & set(changed.taken):
             logs.set_up(self._chosen.log_level, self._chosen.log_format)
-        if "engines" in changed.taken:
-            self._engines.replace_specs(self._chosen.engines)
+        if {"engines", "routers"} & set(changed.taken):
+            self._engines.replace_specs(self._chosen.engines, self._chosen.routers)
         return changed
 
     def latest(self) -> Published | None:

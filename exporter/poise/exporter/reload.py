@@ -8,7 +8,7 @@ from typing import NamedTuple
 from poise.exporter.settings import ExporterSettings
 
 #: What can change without losing a counter or an identity. The rest decides what threads and listeners there are.
-WHILE_RUNNING = ("engines", "expected_gpus", "log_level", "log_format")
+WHILE_RUNNING = ("engines", "routers", "expected_gpus", "log_level", "log_format")
 
 
 class Change(NamedTuple):

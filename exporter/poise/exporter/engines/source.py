@@ -108,7 +108,7 @@ class EngineSource:
         self._locator = Locator(self._proc, self._answers_as_vllm, why_unreadable(self.view_limits or ()))
         self._roster = Roster(node, tuple(specs), self._is_local)
         self._routers = RouterWatch(node, router_specs, self._proc, self._is_local, interval=interval, limits=limits, clock=clock)
-        self._specs_to_come: tuple[EngineSpec, ...] | None = None
+        self._specs_to_come: tuple[tuple[EngineSpec, ...], tuple[RouterSpec, ...]] | None = None
         self._watched: frozenset[int] = frozenset()
         self._waiting: set[ProcessKey] = set()
         self._lock = threading.Lock()  # guards the pollers between scanning, stopping and reading
@@ -153,9 +153,9 @@ class EngineSource:
         """The vLLM title of a process, else its program's name; never a command line."""
         return self._table.title_of(pid) or self._proc.program(pid)
 
-    def replace_specs(self, specs: Sequence[EngineSpec]) -> None:
-        """Watches these configured engines instead of those from before, from the next scan on."""
-        self._specs_to_come = tuple(specs)
+    def replace_specs(self, specs: Sequence[EngineSpec], router_specs: Sequence[RouterSpec]) -> None:
+        """Watches these configured engines and routers instead of those from before, from the next scan on."""
+        self._specs_to_come = tuple(specs), tuple(router_specs)
 
     # ---------------------------------------------------------------------------------------------------------- scanning
     def _run(self) -> None:
@@ -174,8 +174,9 @@ class EngineSource:
         started, now = self._clock(), self._now()
         specs, self._specs_to_come = self._specs_to_come, None
         if specs is not None:
-            for name in self._roster.replace_specs(specs):
-                _log.warning("engine %s: what the settings say of it now holds once its process has ended", name)
+            kept = {"engine": self._roster.replace_specs(specs[0]), "router": self._routers.replace_specs(specs[1])}
+            for what, name in ((what, name) for what, names in kept.items() for name in names):
+                _log.warning("%s %s: what the settings say of it now holds once its process has ended", what, name)
         processes = self._table.scan(self._watched) if self._discover else {}
         found = find_engines(processes)
         self._watched = frozenset(pid for engine in found for pid in engine.pids) | self._routers.update(processes, now)

@@ -69,7 +69,8 @@ class RouterRoster:
     def update(self, seen: Sequence[SeenRouter], asked: Mapping[str, RouterPoll], now: float) -> None:
         """Takes over the processes of a scan, and the answers of configured routers that are only a URL (by name)."""
         for spec in self.specs:
-            self._members.setdefault(spec.name, _Member(spec.name, spec.deployment or None, spec.kind, spec.url, now, spec=spec))
+            if not self._is_living_under_another_name(spec):
+                self._members.setdefault(spec.name, _Member(spec.name, spec.deployment or None, spec.kind, spec.url, now, spec=spec))
         alive = {router.key for router in seen}
         for key in [key for key in self._names if key not in alive]:
             name = self._names.pop(key)
@@ -78,10 +79,10 @@ class RouterRoster:
         for router in seen:
             self._enter(router, now)
         for name, poll in asked.items():
-            member = self._members[name]
-            if member.key is None:
-                gone_since = None if poll.up else member.gone_since
-                self._members[name] = _with_answer(replace(member, gone_since=gone_since), poll, member.url)
+            known = self._members.get(name)
+            if known is not None and known.key is None:
+                gone_since = None if poll.up else known.gone_since
+                self._members[name] = _with_answer(replace(known, gone_since=gone_since), poll, known.url)
         self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}
         for name in [
             name
@@ -89,6 +90,29 @@ class RouterRoster:
             if member.spec is None and member.gone_since is not None and now - member.gone_since > KEEP_GONE
         ]:
             del self._members[name]
+
+    def replace_specs(self, specs: Sequence[RouterSpec]) -> tuple[str, ...]:
+        """Takes over another list of configured routers; the names of those that stay what they are until their process ends."""
+        wanted = {spec.name: spec for spec in specs}
+        self.specs = tuple(specs)
+        kept = []
+        for name, member in list(self._members.items()):
+            before, spec = member.spec, wanted.get(name)
+            if spec == before:
+                continue
+            if member.key is None:
+                del self._members[name]
+            elif before is not None:
+                kept.append(name)
+                self._members[name] = replace(member, spec=spec if spec is not None and spec.url == before.url else None)
+        return (*kept, *(name for name, spec in wanted.items() if self._is_living_under_another_name(spec)))
+
+    def _is_living_under_another_name(self, spec: RouterSpec) -> bool:
+        """Whether a process that was named before somebody configured it is this router: its labels stay while it lives."""
+        return any(
+            member.key is not None and member.name != spec.name and member.url is not None and self.spec_of(member.url) is spec
+            for member in self._members.values()
+        )
 
     def only_by_url(self) -> Mapping[str, RouterSpec]:
         """The configured routers whose process is not known here: they are asked at their URL."""
@@ -109,9 +133,9 @@ class RouterRoster:
         waiting += [member.since for member in self._members.values() if member.gone_since is None and not _has_topology(member)]
         return any(now - since <= ROUTER_GRACE for since in waiting)
 
-    def waiting(self) -> frozenset[ProcessKey]:
-        """The processes that have no name yet."""
-        return frozenset(self._since)
+    def overdue(self, now: float) -> frozenset[ProcessKey]:
+        """The processes that have waited long for a name."""
+        return frozenset(key for key, since in self._since.items() if now - since > ROUTER_GRACE)
 
     def group(self, engines: Sequence[KnownEngine], told: Mapping[str, str], now: float) -> Mapping[str, Assignment]:
         """What routers say of engines, by engine id; living routers first. Settles the routers' own deployments.

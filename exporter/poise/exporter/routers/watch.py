@@ -87,10 +87,14 @@ class RouterWatch:
         polls = {key: poller.latest for key, poller in self._pollers.items()}
         seen = [_seen(process, polls.get(process.key), unreachable.get(process.key, "")) for process in found]
         self._roster.update(seen, {name: poll for name, poll in polls.items() if isinstance(name, str)}, now)
-        self._tell_waiting(unreachable)
+        self._tell_overdue(unreachable, now)
         if not any(poll.failed for poll in polls.values()):
             self._success_at = now
         return frozenset(process.pid for process in found)
+
+    def replace_specs(self, specs: Sequence[RouterSpec]) -> tuple[str, ...]:
+        """Watches these configured routers instead of those from before; see RouterRoster.replace_specs. For the thread of `update`."""
+        return self._roster.replace_specs(specs)
 
     def is_undecided(self, now: float) -> bool:
         """Whether engines that were just found had better wait for a router's answer."""
@@ -193,13 +197,13 @@ class RouterWatch:
             ports = self._proc.listening_ports((process.pid,), sockets) or frozenset()
             self._pollers[process.key].offer(tuple(sorted(ports)))
 
-    def _tell_waiting(self, unreachable: Mapping[ProcessKey, str]) -> None:
-        """Logs once of each router that cannot be shown yet why that is so."""
-        waiting = self._roster.waiting()
-        for key in waiting - self._told:
-            why = unreachable.get(key, "on which port it answers is not known yet")
-            _log.warning("process %d is a router that is not shown: %s; --router NAME=URL names one", key.pid, why)
-        self._told = waiting
+    def _tell_overdue(self, unreachable: Mapping[ProcessKey, str], now: float) -> None:
+        """Logs once of each router that is not shown after a while why that is so."""
+        overdue = self._roster.overdue(now)
+        for key in overdue - self._told:
+            why = unreachable.get(key, "none of its ports answers; vllm-router opens its own once its engines are healthy")
+            _log.warning("process %d is a router that is not shown yet: %s; --router NAME=URL names one", key.pid, why)
+        self._told = overdue
 
 
 def _seen(process: Process, poll: RouterPoll | None, why_no_url: str) -> SeenRouter:

@@ -379,7 +379,7 @@ def test_another_list_of_engines_holds_from_the_next_scan_and_no_counter_falls(
     source.scan_once()
     wait_for(lambda: named(source.latest(), "kept").page is not None)
     failures = status(source.latest(), PAGES).failures
-    source.replace_specs([kept, EngineSpec("new", "http://10.255.255.1:8000")])
+    source.replace_specs([kept, EngineSpec("new", "http://10.255.255.1:8000")], [])
     assert {engine.identity.engine for engine in source.latest().engines} == {"broken", "kept"}
     source.scan_once()
     observed = source.latest()
