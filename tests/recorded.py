@@ -30,7 +30,7 @@ Fault = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class PageServer:
-    """What to serve: a recorded page, the version that /version tells (None: 404), and a fault for /metrics if any.
+    """What to serve: a recorded page, the version that /version tells (None: 404), JSON documents by path, and a fault for `fault_path` if any.
 
     All of it may be changed while it serves. `requests` are the paths asked for, with their headers.
     """
@@ -38,6 +38,8 @@ class PageServer:
     page: Path | bytes
     version: str | None = "0.32.0"
     fault: Fault | None = None
+    fault_path: str = "/metrics"
+    documents: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)  # set at the end, for faults that wait
     port: int = 0
@@ -60,10 +62,12 @@ def serve(server: PageServer, port: int = 0, tls: ssl.SSLContext | None = None, 
         def do_GET(self) -> None:
             server.requests.append((self.path, dict(self.headers)))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                if self.path == "/version" and server.version is not None:
-                    answer(self, json.dumps({"version": server.version}).encode(), "application/json")
-                elif self.path == "/metrics" and server.fault is not None:
+                if self.path == server.fault_path and server.fault is not None:
                     server.fault(self)
+                elif self.path == "/version" and server.version is not None:
+                    answer(self, json.dumps({"version": server.version}).encode(), "application/json")
+                elif self.path in server.documents:
+                    answer(self, server.documents[self.path], "application/json")
                 elif self.path == "/metrics":
                     answer(self, server.body(), "text/plain; version=0.0.4; charset=utf-8")
                 else:

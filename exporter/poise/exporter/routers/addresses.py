@@ -20,11 +20,16 @@ _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
 def address_of(text: str) -> tuple[str, int] | None:
     """Host and port of a URL or of ``HOST:PORT``; None when it has none. User, path and query are dropped."""
     plain = _RANK.sub("", text.strip())
+    if not plain.isprintable():  # urlsplit would drop line feeds and tabs
+        return None
+    with_scheme = "://" in plain
     try:
-        parts = urlsplit(plain if "://" in plain else f"http://{plain}")
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        parts = urlsplit(plain if with_scheme else f"http://{plain}")
+        host, port = parts.hostname or "", parts.port
     except ValueError:
         return None
+    if port is None and with_scheme:
+        port = _DEFAULT_PORTS.get(parts.scheme)
     if parts.scheme not in _SCHEMES or not _HOST.fullmatch(host) or port is None:
         return None
     return host, port
