@@ -28,7 +28,10 @@ from tests.needs import needs_namespaces
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TREE = Path(__file__).resolve().parents[1]
-EXPORTER = "127.0.0.1:8080"
+#: In front of a command: runs it as a user without rights, except those that follow.
+AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+#: Ports of exporters on the node, where nobody else is.
+EXPORTER_PORT = 8080
 
 #: A process that looks like a vLLM server with two ranks; `--serve HOST PORT` may stand several times, `--decoy PORT` serves no vLLM.
 VLLM = """
@@ -85,7 +88,7 @@ def main() -> None:
     """Obeys until standard input ends."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     running: dict[int, subprocess.Popen[str]] = {}
-    obey = {"run": _run, "container": _container, "background": _background, "get": _get, "kill": _kill}
+    obey = {"run": _run, "background": _background, "await": _await, "inner": _inner, "get": _get}
     for line in sys.stdin:
         order = json.loads(line)
         try:
@@ -99,35 +102,36 @@ def _run(_running: dict[int, subprocess.Popen[str]], command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
 
 
-def _background(running: dict[int, subprocess.Popen[str]], command: list[str], environment: Mapping[str, str], log: str, ready: str) -> int:
+def _background(running: dict[int, subprocess.Popen[str]], command: list[str], environment: Mapping[str, str], log: str) -> int:
     with open(log, "w") as output:
         process = subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output, stdin=subprocess.DEVNULL, text=True)
     running[process.pid] = process
-    end = time.monotonic() + PATIENCE_SECONDS
-    while ready not in Path(log).read_text():
-        if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"{command[0]} is not ready: {Path(log).read_text()[-2000:]}")
-        time.sleep(0.01)
     return process.pid
 
 
-def _container(running: dict[int, subprocess.Popen[str]], **how: Any) -> int:
-    """Starts a container; the pid of its server as the node counts."""
-    return _inner(_background(running, **how))
+def _await(running: dict[int, subprocess.Popen[str]], pid: int, log: str, words: str) -> None:
+    """Returns once the process has written these words."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while words not in (text := Path(log).read_text()):
+        if running[pid].poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"{log} does not say {words!r}: {text[-2000:]}")
+        time.sleep(0.01)
 
 
-def _inner(outer: int) -> int:
+def _inner(running: dict[int, subprocess.Popen[str]], pid: int) -> int:
     """The first process in the pid namespace that `unshare` made: its child."""
-    return int(Path(f"/proc/{outer}/task/{outer}/children").read_text().split()[0])
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not (found := children.read_text().split()):
+        if running[pid].poll() is not None or time.monotonic() > end:
+            raise RuntimeError("unshare has no child")
+        time.sleep(0.01)
+    return int(found[0])
 
 
-def _get(_running: dict[int, subprocess.Popen[str]], path: str) -> str:
-    with urllib.request.urlopen(f"http://{EXPORTER}{path}", timeout=PATIENCE_SECONDS) as answer:
+def _get(_running: dict[int, subprocess.Popen[str]], path: str, port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
-
-
-def _kill(_running: dict[int, subprocess.Popen[str]], pid: int) -> None:
-    os.kill(pid, 9)
 
 
 # ----------------------------------------------------------------------------------------------------------- outside, in tests
@@ -139,6 +143,7 @@ class Node:
     outer: subprocess.Popen[str]
     links: int = 0
     cgroups: list[Path] = field(default_factory=list)
+    starting: list[tuple[int, str]] = field(default_factory=list)
 
     def ask(self, do: str, **order: Any) -> Any:
         """Has the node do something."""
@@ -170,7 +175,7 @@ class Node:
         own_network: bool = True,
         **environment: str,
     ) -> int:
-        """A container that serves a recorded vLLM page; the pid of its server. `arguments` are those of `vllm serve`."""
+        """A container that will serve a recorded vLLM page; the pid of its server. `arguments` are those of `vllm serve`."""
         script = self.folder / f"{name}.py"
         served = [(place, True) for place in serve] + [(place, False) for place in decoys]
         script.write_text(f"SERVED = {served!r}\n" + textwrap.dedent(VLLM))
@@ -182,9 +187,16 @@ class Node:
         server = [*given, sys.executable, "/srv/vllm", "serve", "m", "-tp", "2", *arguments]
         namespaces = ["--mount", "--pid", "--fork", "--kill-child", *(["--net"] if own_network else [])]
         command = ["unshare", *namespaces, "sh", "-eu", "-c", f"{textwrap.dedent(ROOT)}\n{become}", "container", str(self.folder / name)]
-        return int(
-            self.ask("container", command=[*command, *server], environment=making, log=str(self.folder / f"{name}.log"), ready="serving")
-        )
+        log = str(self.folder / f"{name}.log")
+        outer = self.ask("background", command=[*command, *server], environment=making, log=log)
+        self.starting.append((outer, log))
+        return int(self.ask("inner", pid=outer))
+
+    def settle(self) -> None:
+        """Returns once every container serves: they start side by side."""
+        for outer, log in self.starting:
+            self.ask("await", pid=outer, log=log, words="serving")
+        self.starting.clear()
 
     def put_in_cgroup(self, pid: int, path: str) -> None:
         """Moves a process into a cgroup of its own, which `node` removes at the end."""
@@ -206,22 +218,22 @@ class Node:
             self.ip("address", "add", address, "dev", ours, *_at_once(address))
         self.ip("link", "set", ours, "up")
 
-    def exporter(self, environment: Mapping[str, str], *arguments: str) -> int:
-        """`poise exporter` of this tree on the node."""
-        command = [str(TREE / ".venv" / "bin" / "poise"), "exporter", "--listen", EXPORTER, "--engine-interval", "200ms", *arguments]
-        if not Path(command[0]).exists():
-            command[:1] = [sys.executable, "-m", "poise.cli"]
-        return int(
-            self.ask("background", command=command, environment=dict(environment), log=str(self.folder / "exporter.log"), ready="cards: ")
-        )
+    def exporter(self, environment: Mapping[str, str], *arguments: str, port: int = EXPORTER_PORT, within: tuple[str, ...] = ()) -> int:
+        """`poise exporter` of this tree on the node. `within` is a command in front, which changes its rights."""
+        listen = ["--listen", f"127.0.0.1:{port}", "--engine-interval", "200ms"]
+        command = [*within, sys.executable, "-m", "poise.cli", "exporter", *listen, *arguments]
+        log = str(self.folder / f"exporter-{port}.log")
+        pid = int(self.ask("background", command=command, environment=dict(environment), log=log))
+        self.ask("await", pid=pid, log=log, words="cards: ")
+        return pid
 
-    def get(self, path: str) -> str:
-        """A page of the exporter."""
-        return str(self.ask("get", path=path))
+    def get(self, path: str, port: int = EXPORTER_PORT) -> str:
+        """A page of an exporter."""
+        return str(self.ask("get", path=path, port=port))
 
-    def kill(self, pid: int) -> None:
-        """Ends a process of the node."""
-        self.ask("kill", pid=pid)
+    def log(self, port: int = EXPORTER_PORT) -> str:
+        """What an exporter has logged."""
+        return (self.folder / f"exporter-{port}.log").read_text()
 
 
 def _at_once(address: str) -> list[str]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from poise.testbed.nvml.node import SimulatedNode
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.container_node import Node, node
+from tests.container_node import AS_NOBODY, TREE, Node, node
+from tests.needs import needs_others_to_read
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.contract
@@ -28,9 +31,18 @@ POD, DOCKER, LOOPBACK, ALONE, UNROUTED, IMPOSTER, FILE, SIX = range(8001, 8009)
 ASKED = (POD, DOCKER, FILE, SIX)
 
 
+#: Exporters by their rights: root; a user who may trace, as packaging/systemd gives it; a user without rights.
+ROOT, TRACER, USER = range(8080, 8083)
+WITHIN = {
+    ROOT: (),
+    TRACER: (*AS_NOBODY, *(f"--{kind}=-all,+sys_ptrace,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set"))),
+    USER: (*AS_NOBODY, "--inh-caps=-all", "--bounding-set=-all"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The exporter on a node of containers, as it was when all that can be asked had answered."""
+    """What an exporter shows of the node of containers, as it was when all that can be asked had answered."""
 
     samples: dict[str, dict[str, list[dict[str, str]]]]  # series → engine → labels of each sample that is not 0
     checks: dict[str, dict[str, Any]]  # "check engine" → result
@@ -39,20 +51,33 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Watched]]:
+    """`shown(ROOT)`: what the exporter with these rights shows; each is started when it is first asked for."""
     folder = tmp_path_factory.mktemp("containers")
     with SimulatedNode.create(folder / "cards" / "node.nvml", "h20x8") as cards, node(folder) as made:
         pids = containers(made)
-        made.exporter({**os.environ, **cards.environment()})
-        wait_until(lambda: told(made) >= {str(port) for port in ASKED}, "all that can be asked answer")
-        wait_until(lambda: "being tried" not in made.get("/checks"), "all addresses were tried")
-        page, checks = made.get("/metrics"), made.get("/checks")
-        yield Watched(samples_of(page), checks_of(checks), page + checks + (folder / "exporter.log").read_text(), pids)
+
+        @functools.cache
+        def show(port: int) -> Watched:
+            # A user without rights may not look into pytest's folder, where the simulated cards are.
+            made.exporter({**os.environ, **(cards.environment() if port == ROOT else {})}, port=port, within=WITHIN[port])
+            ports = ASKED if port != USER else tuple(each for each in ASKED if each != FILE)
+            wait_until(lambda: told(made, port) >= {str(each) for each in ports}, "all that can be asked answer")
+            wait_until(lambda: "being tried" not in made.get("/checks", port), "all addresses were tried")
+            page, checks = made.get("/metrics", port), made.get("/checks", port)
+            return Watched(samples_of(page), checks_of(checks), page + checks + made.log(port), pids)
+
+        yield show
 
 
-def told(made: Node) -> set[str]:
+@pytest.fixture(scope="module")
+def watched(shown: Callable[[int], Watched]) -> Watched:
+    return shown(ROOT)
+
+
+def told(made: Node, port: int) -> set[str]:
     """Ports of the engines that are up."""
-    up = samples_of(made.get("/metrics")).get("poise_engine_up", {})
+    up = samples_of(made.get("/metrics", port)).get("poise_engine_up", {})
     return {engine.rpartition(":")[2] for engine in up}
 
 
@@ -90,9 +115,10 @@ def containers(made: Node) -> dict[int, int]:
     made.connect(pids[UNROUTED], "10.78.1.2/24")
     # Another server of the node has the very address that this container has in a network of its own.
     made.connect(pids[IMPOSTER], "10.79.1.2/24")
-    made.ip("address", "add", "10.79.1.2/32", "dev", "lo")
+    made.ip("address", "add", "10.79.1.2/32", "dev", "lo")  # before the server below binds it
     made.start("other", "--port", "18000", serve=(f"10.79.1.2:{IMPOSTER}",), own_network=False)
     made.connect(pids[SIX], "fd77::2/64", node_side=("fd77::1/64",))
+    made.settle()
     return pids
 
 
@@ -175,3 +201,36 @@ def test_an_own_pid_namespace_is_said_at_the_start_and_harms_nothing_that_is_fou
     assert "it runs in its own pid namespace: processes of other containers are not seen; run it with --pid=host" in watched.everything
     assert watched.checks["node_view"]["status"] == "pass"
     assert watched.checks["cards"]["status"] == "pass"
+
+
+def test_a_user_who_may_trace_sees_as_much_as_root(shown: Callable[[int], Watched], watched: Watched) -> None:
+    needs_others_to_read(TREE)
+    tracer = shown(TRACER)
+    for port in ASKED:
+        assert tracer.checks[f"engine_answers {NODE}:{port}"]["evidence"] == watched.checks[f"engine_answers {NODE}:{port}"]["evidence"]
+    assert pod(tracer, POD) == [("serving", "chat-0", "vllm")]
+    assert "it has no CAP_" not in tracer.everything
+    assert "environment cannot be read: run" not in tracer.everything
+
+
+def test_without_rights_the_page_is_found_all_the_same_and_what_is_missing_is_said(shown: Callable[[int], Watched]) -> None:
+    needs_others_to_read(TREE)
+    user = shown(USER)
+    assert user.checks[f"engine_answers {NODE}:{POD}"]["evidence"]["address"] == f"http://10.77.1.2:{POD}"
+    assert pod(user, POD) == [("", "", "vllm")]
+    assert (
+        f"engine {NODE}:{POD}: its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+        in user.everything
+    )
+    assert "it has no CAP_SYS_PTRACE: environment, cards and container of other users' processes cannot be read" in user.everything
+    # Which of its sockets is the API of a server whose port only a file tells, its descriptors would say.
+    assert f"{NODE}:{FILE}" not in user.samples["poise_engine_process_up"]
+
+
+def test_a_node_without_visible_engines_says_that_they_may_be_hidden_and_the_rest_works(tmp_path: Path) -> None:
+    with node(tmp_path) as made:
+        made.exporter(os.environ, "--engine", "far=http://127.0.0.1:9")
+        wait_until(lambda: "refused" in made.get("/checks"), "the configured engine was asked")
+        check = checks_of(made.get("/checks"))["node_view"]
+    assert (check["status"], check["sentence"]) == ("unknown", "no engine process is found, and Poise does not see all processes")
+    assert "--pid=host (Kubernetes: hostPID: true)" in check["fix"]

@@ -11,8 +11,9 @@ from poise.exporter.pid_namespace import PidNamespace, own_pid_namespace
 from poise.exporter.procfs import ProcFs
 from poise.exporter.snapshot import ViewLimit
 
-#: Bit of CAP_SYS_PTRACE (include/uapi/linux/capability.h).
-_SYS_PTRACE = 19
+#: Bits of capabilities (include/uapi/linux/capability.h). Files such as /proc/PID/environ need both: the right to trace, and to read what only
+#: its owner may read; containers have CAP_DAC_OVERRIDE for the latter.
+_DAC_OVERRIDE, _DAC_READ_SEARCH, _SYS_PTRACE = 1, 2, 19
 _HOST_PID = "run it with --pid=host (Kubernetes: hostPID: true)"
 
 OWN_NAMESPACE = ViewLimit("it runs in its own pid namespace: processes of other containers are not seen", _HOST_PID, unseen=True)
@@ -23,6 +24,10 @@ HIDDEN = ViewLimit(
 NO_PTRACE = ViewLimit(
     "it has no CAP_SYS_PTRACE: environment, cards and container of other users' processes cannot be read",
     "run it as root or with CAP_SYS_PTRACE (docker: --cap-add SYS_PTRACE)",
+)
+NO_READ = ViewLimit(
+    "it has no CAP_DAC_READ_SEARCH: environment and sockets of other users' processes cannot be read",
+    "run it as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
 )
 
 
@@ -37,8 +42,11 @@ def view_limits(proc: ProcFs) -> tuple[ViewLimit, ...]:
         limits.append(OWN_NAMESPACE)
     elif proc.stat(1) is None and proc.stat(os.getpid()) is not None:
         limits.append(HIDDEN)
-    if not _may_trace(proc.text("self", "status")):
+    capabilities = _capabilities(proc.text("self", "status"))
+    if not capabilities >> _SYS_PTRACE & 1:
         limits.append(NO_PTRACE)
+    elif not capabilities & (1 << _DAC_OVERRIDE | 1 << _DAC_READ_SEARCH):
+        limits.append(NO_READ)
     elif profile := _profile(proc.text("self", "attr/current")):
         limits.append(confined(profile))
     return tuple(limits)
@@ -54,22 +62,22 @@ def confined(profile: str) -> ViewLimit:
 
 def why_unreadable(limits: tuple[ViewLimit, ...]) -> str:
     """What to say of a process whose environment cannot be read."""
-    reading = [limit for limit in limits if not limit.unseen and limit != FOREIGN_PROC]
-    if reading and reading[0] != NO_PTRACE:
-        return f"its environment cannot be read, since {reading[0].sentence.partition(':')[0].replace(' it', ' Poise')}: {reading[0].fix}"
-    return "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE"
+    profile = next((limit for limit in limits if not limit.unseen and limit not in (FOREIGN_PROC, NO_PTRACE, NO_READ)), None)
+    if profile is None:
+        return "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    return f"its environment cannot be read: a security profile confines Poise; {profile.fix}"
 
 
-def _may_trace(status: str) -> bool:
-    """Whether the effective capabilities have CAP_SYS_PTRACE; True when they cannot be told."""
+def _capabilities(status: str) -> int:
+    """The effective capabilities as bits; all when they cannot be told."""
     for line in status.splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff":
             try:
-                return bool(int(value, 16) >> _SYS_PTRACE & 1)
+                return int(value, 16)
             except ValueError:
-                return True
-    return True
+                break
+    return -1
 
 
 def _profile(current: str) -> str:

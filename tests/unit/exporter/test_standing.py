@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from poise.exporter.pid_namespace import FIRST_PID_NAMESPACE
 from poise.exporter.procfs import ProcFs
-from poise.exporter.standing import FOREIGN_PROC, HIDDEN, NO_PTRACE, OWN_NAMESPACE, confined, view_limits, why_unreadable
+from poise.exporter.standing import FOREIGN_PROC, HIDDEN, NO_PTRACE, NO_READ, OWN_NAMESPACE, confined, view_limits, why_unreadable
 
 from tests.fake_proc import FakeProc
 
@@ -78,6 +78,8 @@ def test_a_proc_that_hides_others_is_told(tmp_path: Path) -> None:
         (ALL, "", ()),
         (DOCKERS, "docker-default (enforce)\n", (NO_PTRACE,)),
         (WITH_PTRACE, "unconfined\n", ()),
+        ("0000000000080000", "", (NO_READ,)),
+        ("0000000000080004", "", ()),
         (WITH_PTRACE, "docker-default (complain)\n", ()),
         (WITH_PTRACE, "docker-default (enforce)\n", (confined("docker-default"),)),
         (WITH_PTRACE, "system_u:system_r:container_t:s0:c1,c2\0", (confined("container_t"),)),
@@ -90,10 +92,10 @@ def test_rights_to_read_other_processes(tmp_path: Path, capabilities: str, profi
 
 
 def test_why_an_environment_cannot_be_read_follows_from_the_limits() -> None:
-    usual = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE"
+    usual = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
     assert why_unreadable(()) == why_unreadable((NO_PTRACE,)) == why_unreadable((OWN_NAMESPACE, NO_PTRACE)) == usual
     assert why_unreadable((confined("docker-default"),)) == (
-        "its environment cannot be read, since the security profile docker-default confines Poise: "
+        "its environment cannot be read: a security profile confines Poise; "
         "run it with --security-opt apparmor=unconfined (SELinux: label=disable)"
     )
 

@@ -54,7 +54,7 @@ class Locator:
 
     proc: ProcFs
     answers: Callable[[str], bool]
-    unreadable: str = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE"
+    unreadable: str = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
     _environments: dict[ProcessKey, _Environment] = field(default_factory=dict)
     _ports: dict[ProcessKey, int] = field(default_factory=dict)
     _elsewhere: dict[ProcessKey, _Elsewhere] = field(default_factory=dict)
