@@ -253,7 +253,7 @@ GPU_RETIRED_PAGES = _gauge(
 GPU_XID_ERRORS = _counter(
     _GPU,
     "poise_gpu_xid_errors_total",
-    "XID errors that the driver reported since the exporter started, by code; fatal codes start at 0",
+    "XID errors that the driver reported since the exporter started, by code (docs/xid.md tells what each means); fatal codes start at 0, and a lost card keeps its counts",
     "xid",
 )
 GPU_XID_LAST = _gauge(_GPU, "poise_gpu_xid_last_timestamp_seconds", "When this XID was last reported, Unix time", "xid")
@@ -271,7 +271,7 @@ GPU_NVLINK_BANDWIDTH = _gauge(_GPU, "poise_gpu_nvlink_bandwidth_bytes_per_second
 GPU_NVLINK_ERRORS = _counter(
     _GPU,
     "poise_gpu_nvlink_errors_total",
-    "Errors of the link by type: replay, recovery, crc_flit, crc_data, ecc (to Hopper); symbol, effective, malformed, buffer_overrun, link_recovery_failed and others (Blackwell)",
+    "Errors of the link by type: replay, recovery, crc_flit, crc_data, ecc (to Hopper); malformed, buffer_overrun, receive, receive_remote, receive_general, local_link_integrity, transmit_discard, link_recovery_successful, link_recovery_failed, effective, symbol (Blackwell, where symbol errors before correction are normal)",
     "link",
     "type",
 )

@@ -167,7 +167,7 @@ _ENTRIES = (
     _information(170, "interrupt in confidential mode", "a link interrupt came in confidential computing mode", _REPORT),
     _information(171, "uncorrectable error in DRAM", "says of an XID 48 that the error was in device memory"),
     _information(172, "uncorrectable error in SRAM", "says of an XID 48 that the error was in a cache or register file"),
-    _information(UNKNOWN_CODE, "unknown", "the driver did not say which XID it was", "read `dmesg | grep -i xid`"),
+    _information(UNKNOWN_CODE, "unknown", "the driver did not say which XID it was", "read the lines with Xid in `dmesg`"),
     *(
         _application(code, f"{name} {number}", f"an exception in the unit that {does}")
         for name, does, codes in _UNITS
@@ -190,5 +190,8 @@ def lookup(code: int) -> Xid:
     """The entry of a code; for one that is not in the catalogue an entry that says so."""
     known = CATALOGUE.get(code)
     return known or _information(
-        code, "not in the catalogue", "the driver reported a code that this version of Poise does not know", "read `dmesg | grep -i xid`"
+        code,
+        "not in the catalogue",
+        "the driver reported a code that this version of Poise does not know",
+        "read the lines with Xid in `dmesg`",
     )
