@@ -11,7 +11,9 @@ from poise.alerts import docs as alert_docs
 from poise.cli.main import SUBCOMMANDS, build_parser
 from poise.exporter import metrics, settings
 from poise.exporter.checks.runner import CHECKS
+from poise.exporter.engines import documentation as engine_docs
 from poise.exporter.metrics import LEADING_LABELS, Kind, Metric, Owner
+from poise.exporter.nvml.xid_catalogue import CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -158,11 +160,38 @@ def _flags(parser: argparse.ArgumentParser, command: str) -> str:
     return head + "".join(rows)
 
 
+XID_INTRO = """\
+# XIDs
+
+Generated from `exporter/poise/exporter/nvml/xid_catalogue.py` by `make docs`; do not edit.
+
+An XID is an error that the NVIDIA driver reports by number. `poise_gpu_xid_errors_total` counts them by card and code, and
+`poise_gpu_xid_last_timestamp_seconds` tells when each came last. Both come from NVML's events and, where it may be read (`/dev/kmsg`, CAP_SYSLOG), from
+the kernel log: an error that both tell counts once. What stood in the kernel log before the exporter started has a time and no count. A
+card that is lost keeps both series. NVSwitches' own errors (SXID) are written to the exporter's log.
+
+Codes that are *fatal* stand at 0 from the start, so that `increase()` sees the first one. *Application*: the fault lies most often with the
+program. Meaning and action are ours, after NVIDIA's public catalogue (docs.nvidia.com/deploy/xid-errors), which is the authority.
+
+| XID | name | meaning | what to do | severity |
+| -: | - | - | - | - |
+"""
+
+
+def xid_page() -> str:
+    """docs/xid.md."""
+    return XID_INTRO + "".join(
+        f"| {xid.code} | {xid.name} | {xid.meaning} | {xid.action} | {xid.severity} |\n" for xid in CATALOGUE.values()
+    )
+
+
 def pages() -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and maker of every generated page."""
     yield "metrics.md", metrics_page
     yield "alerts.md", alert_docs.page
     yield "configuration.md", configuration_page
+    yield "dialects.md", engine_docs.page
+    yield "xid.md", xid_page
 
 
 def missing_checks() -> list[str]:
