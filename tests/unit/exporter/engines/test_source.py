@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from poise.exporter import metrics as m
+from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource, is_this_node
@@ -23,6 +25,7 @@ from poise.exporter.ownership import join
 from poise.exporter.snapshot import CollectorStatus, ContainerCards, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Pod, Role
 
 from tests import recorded
+from tests.certificates import Authority
 from tests.fake_proc import BOOT_TIME, FakeProc
 from tests.recorded import CAPTURES, PageServer, serve
 
@@ -222,6 +225,55 @@ def test_a_configured_engine_needs_no_process(fake: FakeProc, server: PageServer
     (engine,) = source.latest().engines
     assert engine.gpus_meant == 2
     assert (engine.identity.engine, engine.identity.deployment, engine.process_up, engine.pid) == ("qwen", "chat", None, None)
+
+
+def add_tls(fake: FakeProc, port: int) -> None:
+    fake.add(100, ["vllm", "serve", "m", "--port", str(port), "--ssl-certfile", "/c.pem", "--ssl-keyfile", "/k.pem"])
+    fake.sockets([(port, "0A", 5)])
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[PageServer]:
+    pair = Authority.create(tmp_path).issue("server", "DNS:qwen.internal")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with serve(PageServer(TP2), tls=context) as running:
+        yield running
+
+
+def test_a_found_engine_with_a_certificate_of_its_own_is_asked_by_https(fake: FakeProc, secured: PageServer, sources: ExitStack) -> None:
+    add_tls(fake, secured.port)
+    source = watching(sources, fake)
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    assert source.latest().engines[0].url == f"https://127.0.0.1:{secured.port}"
+
+
+def test_a_configured_engine_is_verified_even_where_its_process_is_found(
+    fake: FakeProc, secured: PageServer, sources: ExitStack, tmp_path: Path
+) -> None:
+    add_tls(fake, secured.port)
+    url = f"https://localhost:{secured.port}"
+    source = watching(sources, fake, EngineSpec("qwen", url))
+    source.scan_once()
+    wait_for(lambda: "cannot be verified" in source.latest().engines[0].page_error)
+    assert source.latest().engines[0].pid == 100
+    assert "ca_file=FILE" in status(source.latest(), PAGES).error
+    known = Access(ca_file=str(tmp_path / "authority.pem"), server_name="qwen.internal")
+    source = watching(sources, fake, EngineSpec("qwen", url, access=known))
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+
+
+def test_a_secret_that_would_travel_unencrypted_is_warned_of_without_being_shown(
+    fake: FakeProc, sources: ExitStack, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("sk-planted")
+    locked = Access(bearer_token_file=str(tmp_path / "token"))
+    source = watching(sources, fake, EngineSpec("far", "http://far.invalid:8000", access=locked), interval=3600.0)
+    source.scan_once()
+    assert "engine far: its token or password goes to http://far.invalid:8000 unencrypted" in caplog.text
+    assert "sk-planted" not in caplog.text
 
 
 def test_without_discovery_only_configured_engines_are_watched(server: PageServer, sources: ExitStack) -> None:
