@@ -71,11 +71,12 @@ def engine(
     shape: ModelShape | None = SHAPE,
     libraries: Libraries | None = LIBRARIES,
     readings: Mapping[Metric, float] | None = None,
+    ranks: Mapping[int, Mapping[Metric, float]] | None = None,
     **config_more: Any,
 ) -> Engine:
     """An engine whose ranks 0, 1, … sit on `cards`; `visible` defaults to those, `others` are visible and another engine's.
 
-    `readings` are more of its page, `config_more` of its command line.
+    `readings` are more of its page, `ranks` of those of its data-parallel ranks besides 0, `config_more` more of its command line.
     """
     seen = list(visible if visible is not None else cards)
     size = tensor if tensor is not None else len(cards)
@@ -102,8 +103,10 @@ def engine(
         )
         for index in seen
     ]
-    told = {m.ENGINE_GENERATION_TOKENS: tokens, m.ENGINE_REQUESTS_RUNNING: 1.0 if tokens else 0.0, **(readings or {})}
-    work = Work("qwen-32b", "0", {metric: {(): value} for metric, value in told.items()})
+    told = {m.ENGINE_GENERATION_TOKENS: tokens, m.ENGINE_REQUESTS_RUNNING: 1.0 if tokens else 0.0, m.ENGINE_REQUESTS_WAITING: 0.0}
+    told |= {m.ENGINE_KV_CACHE_USAGE: 0.3, **(readings or {})}
+    work = [Work("qwen-32b", "0", {metric: {(): value} for metric, value in told.items()})]
+    work += [Work("qwen-32b", str(rank), {metric: {(): value} for metric, value in more.items()}) for rank, more in (ranks or {}).items()]
     observed = ObservedEngine(
         EngineIdentity(name, name, Role.MIXED, "default", "argv"),
         config,
@@ -112,7 +115,7 @@ def engine(
         process_up=process_up,
         start_time=start,
         ranks=tuple(rank for card in tied if (rank := card.rank) is not None),
-        page=EnginePage(START, 0.01, "0.32.0", (work,)) if page else None,
+        page=EnginePage(START, 0.01, "0.32.0", tuple(work)) if page else None,
         page_error="" if page else "connection refused",
         last_page_at=last_page_at if last_page_at is not None else START if page else None,
         libraries=libraries,

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from poise.exporter.checks import (
+    batch_limit,
     card_health,
     cards_present,
     cuda_runtime,
+    data_parallel_balance,
     engine_answers,
     fabric,
     heads,
@@ -22,6 +24,7 @@ from poise.exporter.checks import (
     interconnect,
     kv_transfer,
     memory_balance,
+    memory_settings,
     nccl_environment,
     node_view,
     nvlink_links,
@@ -30,6 +33,7 @@ from poise.exporter.checks import (
     pd_roles,
     pd_routing,
     pd_rtt,
+    progress,
     rank_clock,
     rank_load,
     rdma,
@@ -63,15 +67,34 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
         interconnect,
         rdma,
         engine_answers,
+        progress,
         heads,
         cuda_runtime,
         nccl_environment,
+        memory_settings,
+        batch_limit,
+        data_parallel_balance,
         pd_roles,
         pd_routing,
         pd_match,
         kv_transfer,
         pd_rtt,
     )
+)
+
+#: Within one state these come first, in this order: what stands still, what is broken, what idles, what is done twice. Evidence of load comes
+#: before mere configuration, so that the first sentence is the one that costs money now.
+FIRST_SAID = (
+    "cards",
+    "engine_answers",
+    "progress",
+    "pd_roles",
+    "card_health",
+    "rank_load",
+    "idle_unowned_card",
+    "pd_match",
+    "kv_transfer",
+    "pd_routing",
 )
 
 #: How many sentences a verdict has at most.
@@ -136,8 +159,7 @@ class Runner:
 def verdict_of(snapshot: NodeSnapshot, window: Window, results: Iterable[CheckResult]) -> Verdict:
     """The worst state with its sentences, or one calm sentence."""
     rank = {state: position for position, state in enumerate(WORST_FIRST)}
-    # Evidence of load comes before mere configuration, so that the first sentence is the one that costs money now.
-    order = {name: position for position, name in enumerate(("cards", "engine_answers", "rank_load", "idle_unowned_card"))}
+    order = {name: position for position, name in enumerate(FIRST_SAID)}
     bad = [result for result in results if result.state is not State.OK]
     # A card that is named comes before the number of cards that it explains.
     bad.sort(key=lambda r: (rank[r.state], order.get(r.check, len(order)), r.engine, not r.gpu, int(r.gpu or 0)))
@@ -148,11 +170,16 @@ def verdict_of(snapshot: NodeSnapshot, window: Window, results: Iterable[CheckRe
 
 
 def _without_echoes(bad: list[CheckResult]) -> list[CheckResult]:
-    """Drop lines that say again what an earlier line says about the same card, or about the cards as a whole."""
+    """Drop lines that say again what an earlier line says about the same card or deployment, or about the cards as a whole.
+
+    Engines that do not fit, transfers that fail and prompts that are computed twice are one story of their deployment.
+    """
     kept: list[CheckResult] = []
     for result in bad:
         subjects = {line.uuid for line in kept if line.uuid}
         if result.uuid and result.uuid in subjects:
+            continue
+        if result.deployment and any(line.deployment == result.deployment for line in kept):
             continue
         if result.check == cards_present.NAME and not result.uuid and any(line.check == cards_present.NAME for line in kept):
             continue

@@ -66,3 +66,23 @@ NVLINK_BYTES_PER_TOKEN = 1024.0
 
 #: Less than this between nodes in the window says nothing about the way that it took: management traffic is of that size (heuristic; bytes).
 RDMA_BYTES_FLOOR = 1e6
+
+#: No token for this long, in seconds, while requests are held is worth watching: a prompt of 100,000 tokens takes some ten (heuristic).
+STALL_WINDOW = 30.0
+
+#: Data-parallel ranks. Below this many requests per rank there is nothing to share; a rank with more than the one share of the mean, or less than
+#: the other, is out of balance (heuristic; with two ranks the first can only be reached by a rank that has nothing).
+RANK_REQUESTS_FLOOR = 2.0
+RANK_REQUESTS_MOST = 2.0
+RANK_REQUESTS_LEAST = 0.1
+
+#: --max-num-seqs. The batch is full from this share of it on; the KV cache has room below the one share and is full above the other (vLLM's
+#: guidance: high use without preemption is efficient).
+BATCH_FULL = 0.95
+KV_ROOM = 0.50
+KV_FULL = 0.90
+
+#: --gpu-memory-utilization. vLLM's default is 0.92 (0.32, config/cache.py; 0.9 before); above the one share NCCL buffers and graphs do not fit beside it, below the
+#: other a card that nobody shares is mostly unused (heuristic).
+MEMORY_SHARE_MOST = 0.97
+MEMORY_SHARE_LEAST = 0.50

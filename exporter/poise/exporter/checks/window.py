@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
 from poise.exporter.metrics import Metric
-from poise.exporter.snapshot import EnginePage, Gpu, NodeSnapshot, Readings
+from poise.exporter.snapshot import EnginePage, Gpu, NodeSnapshot, Readings, Work
 
 _PREFILL_AND_DECODE = (m.ENGINE_PROMPT_TOKENS, m.ENGINE_GENERATION_TOKENS)
 #: Counters of engines whose growth over the window checks look at. Labels that nothing asks for are summed away.
@@ -21,7 +21,7 @@ _COUNTERS = (
     m.ENGINE_KV_TRANSFER_EXPIRED,
     m.ENGINE_KV_TRANSFER_LATE,
 )
-#: Gauges of engines whose mean over the window checks look at, summed over the ranks.
+#: Gauges of engines whose mean over the window checks look at, summed over the ranks; besides these the highest use of a rank's KV cache.
 _GAUGES = (m.ENGINE_REQUESTS_RUNNING, m.ENGINE_REQUESTS_WAITING)
 
 #: A counter and the values of the labels that are told apart.
@@ -42,7 +42,7 @@ class CardMoment:
 class Moment:
     """What load verdicts need of one snapshot; `tokens` are prompt and generation tokens per engine, over all its ranks.
 
-    `requests` are running and waiting ones per engine, `rank_requests` the same per data-parallel rank. `counters`: owner (engine, router,
+    `requests` are running and waiting ones per engine, `rank_requests` and `rank_tokens` the same per data-parallel rank. `counters`: owner (engine, router,
     UUID) → counter with its labels → value, summed over the ranks; an engine that did not answer has none. `gauges` likewise, `round_trips` in
     seconds per engine. `rdma_bytes` over all ports, both directions.
     """
@@ -52,6 +52,7 @@ class Moment:
     tokens: Mapping[str, float] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
     rank_requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rank_tokens: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     counters: Mapping[str, Mapping[CounterKey, float]] = field(default_factory=dict)
     gauges: Mapping[str, Mapping[Metric, float]] = field(default_factory=dict)
     round_trips: Mapping[str, float] = field(default_factory=dict)
@@ -63,6 +64,7 @@ def moment_of(snapshot: NodeSnapshot) -> Moment:
     tokens: dict[str, float] = {}
     requests: dict[str, float] = {}
     rank_requests: dict[str, dict[str, float]] = {}
+    rank_tokens: dict[str, dict[str, float]] = {}
     counters: dict[str, dict[CounterKey, float]] = {}
     gauges: dict[str, dict[Metric, float]] = {}
     for engine in snapshot.engines:
@@ -72,10 +74,11 @@ def moment_of(snapshot: NodeSnapshot) -> Moment:
         name = engine.identity.engine
         counters[name] = engine_counters(engine.observed.page)
         gauges[name] = {metric: sum(part.value(metric) or 0.0 for part in work) for metric in _GAUGES}
-        rank_requests[name] = {}
-        for part in work:
-            held = sum(part.value(metric) or 0.0 for metric in _GAUGES)
-            rank_requests[name][part.dp_rank] = rank_requests[name].get(part.dp_rank, 0.0) + held
+        used = [value for part in work if (value := part.value(m.ENGINE_KV_CACHE_USAGE)) is not None]
+        if used:
+            gauges[name][m.ENGINE_KV_CACHE_USAGE] = max(used)
+        rank_requests[name] = _by_rank(work, _GAUGES)
+        rank_tokens[name] = _by_rank(work, _PREFILL_AND_DECODE)
         tokens[engine.identity.engine] = sum(part.value(metric) or 0.0 for part in work for metric in _PREFILL_AND_DECODE)
         requests[engine.identity.engine] = sum(
             (part.value(m.ENGINE_REQUESTS_RUNNING) or 0.0) + (part.value(m.ENGINE_REQUESTS_WAITING) or 0.0) for part in work
@@ -86,7 +89,15 @@ def moment_of(snapshot: NodeSnapshot) -> Moment:
     round_trips = {engine.identity.engine: engine.observed.rtt for engine in snapshot.engines if engine.observed.rtt is not None}
     moved = [count for port in snapshot.rdma_ports or () for count in (port.sent_bytes, port.received_bytes) if count is not None]
     rdma_bytes = float(sum(moved)) if moved else None
-    return Moment(snapshot.taken_at, cards, tokens, requests, rank_requests, counters, gauges, round_trips, rdma_bytes)
+    return Moment(snapshot.taken_at, cards, tokens, requests, rank_requests, rank_tokens, counters, gauges, round_trips, rdma_bytes)
+
+
+def _by_rank(work: Iterable[Work], metrics: tuple[Metric, ...]) -> dict[str, float]:
+    """The sum of some readings by data-parallel rank."""
+    found: dict[str, float] = {}
+    for part in work:
+        found[part.dp_rank] = found.get(part.dp_rank, 0.0) + sum(part.value(metric) or 0.0 for metric in metrics)
+    return found
 
 
 def engine_counters(page: EnginePage) -> dict[CounterKey, float]:
@@ -214,6 +225,18 @@ class Window:
         held = [moment.rank_requests[engine] for moment in self.moments if engine in moment.rank_requests]
         names = sorted({rank for ranks in held for rank in ranks}, key=lambda name: (len(name), name))
         return {name: sum(ranks.get(name, 0.0) for ranks in held) / len(held) for name in names}
+
+    def stuck_ranks(self, engine: str) -> list[str]:
+        """Data-parallel ranks that held requests in every moment, and made no token; none when the engine did not answer all the time."""
+        if len(self.moments) < 2 or any(engine not in moment.rank_tokens for moment in self.moments):
+            return []
+        ranks = sorted(self.moments[-1].rank_tokens[engine], key=lambda name: (len(name), name))
+        return [
+            rank
+            for rank in ranks
+            if all(moment.rank_requests[engine].get(rank) for moment in self.moments)
+            and len({moment.rank_tokens[engine].get(rank) for moment in self.moments}) == 1
+        ]
 
     def most_requests(self, engine: str) -> float:
         """Highest number of running and waiting requests seen."""

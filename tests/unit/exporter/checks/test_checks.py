@@ -14,6 +14,8 @@ from poise.exporter.snapshot import DriverInfo, Gpu, NodeSnapshot, Reason
 
 from tests.scenes import GIB, START, card, engine, failing, node, play
 
+NO_REQUEST = {m.ENGINE_REQUESTS_RUNNING: 0.0}
+
 
 def healthy(second: float) -> NodeSnapshot:
     gpus = [card(0, busy=0.97 * second, power=480), card(1, busy=0.95 * second, power=470)]
@@ -191,7 +193,7 @@ def test_second_engine_that_still_loads_keeps_its_card() -> None:
 
 
 def test_idle_node_is_idle_and_not_imbalanced() -> None:
-    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [engine(tokens=5000)], expected=2), 70)
+    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], [engine(tokens=5000, readings=NO_REQUEST)], expected=2), 70)
     assert failing(outcome) == {}
     assert outcome.verdict.summary == "2 cards, 1 engine; idle"
 
@@ -263,7 +265,7 @@ def test_slow_clock_under_load_is_watched_then_a_problem_and_names_the_reason() 
 
 
 def test_slow_clock_of_an_idle_card_is_quiet() -> None:
-    scene = node([card(0, busy=0, clock=210), card(1, busy=0, clock=1980)], [engine(tokens=5)])
+    scene = node([card(0, busy=0, clock=210), card(1, busy=0, clock=1980)], [engine(tokens=5, readings=NO_REQUEST)])
     assert failing(play(lambda _: scene, 70)) == {}
 
 

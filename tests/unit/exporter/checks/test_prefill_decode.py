@@ -231,3 +231,20 @@ def test_far_engine_is_watched_by_its_shortest_round_trip_and_one_slow_connect_i
     assert (found.state, found.sentence) == (State.WATCH, "a TCP connect to n1:8200 takes 31 ms at best")
     assert line(lambda second: pd_node(prefill(), decode(rtt=0.2 if second else 0.001)), "pd_rtt", 5).status is Status.PASS
     assert line(pd_node(prefill(rtt=None), decode(rtt=None)), "pd_rtt", 5).status is Status.UNKNOWN
+
+
+def test_verdict_tells_the_cause_of_a_deployment_s_trouble_and_not_each_of_its_consequences() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        tokens = 2000.0 * second
+        return pd_node(prefill(), decode(version="0.31.0", failed=second, sources={"local_compute": tokens}))
+
+    verdict = play(scene, 61).verdict
+    assert [result.check for result in verdict.lines] == ["pd_match"]
+    assert verdict.summary.startswith("deployment qwen-pd · prefill and decode differ in vLLM version (")
+
+
+def test_each_deployment_has_series_of_its_own() -> None:
+    other = [prefill(name="n1:9100", deployment="other"), decode(name="n1:9200", deployment="other")]
+    outcome = play(lambda _: pd_node(prefill(), decode(), *other), 0)
+    keys = [(result.check, result.engine, result.uuid) for result in outcome.results]
+    assert len(keys) == len(set(keys))
