@@ -1,7 +1,7 @@
 """Which series `/metrics?collect[]=` and `exclude[]=` choose: every metric belongs to a collector, or to the node and is always there.
 
-The names are those of `poise_collector_success{collector}`, and `checks` and `routers` for what no collector of that series gives. Both parameters
-mean what they mean for node_exporter. Pure.
+The names are those of `poise_collector_success{collector}`, and `checks` for the checklist, which no collector gives. Both parameters mean what they mean
+for node_exporter. Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import parse_qsl
 
 from poise.exporter import metrics as m
+from poise.exporter.engines.source import DISCOVERY, PAGES
 from poise.exporter.metrics import Metric, Owner
+from poise.exporter.nvml import identity
+from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
+from poise.exporter.routers.watch import ROUTERS
 
 #: Parameters of a query; there are some thirty collectors.
 MOST_PARAMETERS = 100
 
-IDENTITY, DISCOVERY, PAGES, ROUTERS, CHECKS = "identity", "engine_discovery", "engine_pages", "routers", "checks"
+CHECKS = "checks"
 #: Server-level series of an engine that come from asking it; the others come from its process and its command line.
 _FROM_PAGE = frozenset(
     {
@@ -34,7 +38,9 @@ _FROM_STATE = frozenset({m.GPU_UP, m.GPU_LAST_SAMPLE})
 def groups_of(cards: Mapping[str, Iterable[Metric]]) -> dict[str, frozenset[Metric]]:
     """Collector → its metrics, of a whole exporter. `cards`: those of the collectors of cards that run."""
     groups = {name: frozenset(metrics) for name, metrics in cards.items()}
-    groups[IDENTITY] = groups.get(IDENTITY, frozenset()) | _FROM_STATE
+    known = identity.COLLECTOR.name
+    groups[known] = groups.get(known, frozenset()) | _FROM_STATE
+    groups[DRIVER_COLLECTOR] = frozenset()  # it gives nothing but its own success
     groups[PAGES] = _FROM_PAGE | {metric for metric in m.ALL if metric.owner is Owner.WORK}
     groups[DISCOVERY] = frozenset(metric for metric in m.ALL if metric.owner is Owner.ENGINE) - _FROM_PAGE
     groups[ROUTERS] = frozenset(metric for metric in m.ALL if metric.owner is Owner.ROUTER)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from poise.exporter import collect
 from poise.exporter import metrics as m
 from poise.exporter.collect import Groups, groups_of
+from poise.exporter.engines.source import EngineSource
 from poise.exporter.metrics import Owner
 from poise.exporter.nvml import registry
+from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
 from poise.exporter.pages import Request
 
 from tests.complaints import complaint
@@ -35,6 +37,12 @@ def test_every_metric_but_the_nodes_own_belongs_to_a_collector() -> None:
     grouped = {metric for metrics in GROUPS.values() for metric in metrics}
     assert {metric for metric in m.ALL if metric.owner is not Owner.NODE} - grouped == {m.GPU_UNSUPPORTED_INFO}
     assert grouped & {metric for metric in m.ALL if metric.owner is Owner.NODE} == {m.CHECK_STATUS}
+
+
+def test_every_collector_that_reports_itself_can_be_chosen() -> None:
+    source = EngineSource("node-a", discover=False)
+    names = {status.name for status in source.latest().collectors} | {DRIVER_COLLECTOR, *(collector.name for collector in registry.ALL)}
+    assert set(GROUPS) == names | {collect.CHECKS}
 
 
 def test_without_a_choice_everything_is_there() -> None:
