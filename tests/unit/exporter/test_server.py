@@ -232,11 +232,14 @@ def test_a_client_that_trickles_is_cut_off(latest: Latest) -> None:
 
 def test_many_silent_clients_do_not_keep_a_scrape_out(latest: Latest) -> None:
     with serving(latest, most_connections=4, connection_seconds=PATIENCE) as server, contextlib.ExitStack() as stack:
-        for _ in range(40):
+        before = threading.active_count()
+        for _ in range(200):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE))
             client.sendall(b"GET /")
         for _ in range(3):
             assert ask(server, "/metrics")[0].status == HTTPStatus.OK
+        wait_until(lambda: threading.active_count() - before <= 4, "no connection beyond the limit has a thread")
+        assert len(server._connections) <= 4
 
 
 def test_a_client_that_does_not_read_its_answer_keeps_nobody_waiting(latest: Latest) -> None:
