@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.exporter.routers.addresses import KnownEngine, address_of, backend_url, join
 from poise.exporter.setting_values import is_loopback
@@ -31,6 +31,7 @@ def test_host_and_port(text: str, address: tuple[str, int] | None) -> None:
     assert address_of(text) == address
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_no_text_breaks_it_and_what_is_kept_is_an_address(text: str) -> None:
     url = backend_url(text)
@@ -76,6 +77,7 @@ def test_loopback_is_the_routers_own_node() -> None:
     assert known.engine == "remote"
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=40), max_size=5))
 def test_no_id_is_ever_a_loopback_address(urls: list[str]) -> None:
     for backend in join([RouterBackend(url, Role.MIXED) for url in urls], ENGINES, "node-a", is_local):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.routers.command_line import BACKENDS_LIMIT, RouterCommand, flag_names, parse_router
@@ -20,14 +20,14 @@ def backends(command: RouterCommand) -> list[tuple[str, str]]:
     return [(backend.url, str(backend.role)) for backend in command.backends]
 
 
-VLLM_ROUTER = (
+VLLM_ROUTER_LINE = (
     "/venv/bin/python /venv/bin/vllm-router --policy round_robin --vllm-pd-disaggregation --kv-connector nixl --prefill http://127.0.0.1:18100 "
     "--decode http://127.0.0.1:18200 --port 18300 --prometheus-port 18301 --health-check-interval-secs 2"
-).split()
+)
 
 
 def test_vllm_router_with_prefill_and_decode_apart() -> None:
-    assert parsed(*VLLM_ROUTER) == RouterCommand(
+    assert parsed(*VLLM_ROUTER_LINE.split()) == RouterCommand(
         RouterKind.VLLM_ROUTER,
         host="127.0.0.1",
         port=18300,
@@ -45,7 +45,9 @@ def test_vllm_router_before_whole_engines() -> None:
 
 
 def test_a_bootstrap_port_is_no_engine() -> None:
-    command = parsed("vllm-router", "--prefill", "http://p1:8000", "9000", "--prefill", "http://p2:8000", "none", "--decode", "http://d:8001")
+    command = parsed(
+        "vllm-router", "--prefill", "http://p1:8000", "9000", "--prefill", "http://p2:8000", "none", "--decode", "http://d:8001"
+    )
     assert backends(command) == [("http://p1:8000", "prefill"), ("http://p2:8000", "prefill"), ("http://d:8001", "decode")]
 
 
@@ -54,20 +56,20 @@ def test_a_title_in_place_of_a_command_line_tells_the_kind_alone(title: str) -> 
     assert parsed(title) == RouterCommand(RouterKind.VLLM_ROUTER, told=False)
 
 
-PRODUCTION_STACK = (
+PRODUCTION_STACK_LINE = (
     "vllm-router --host 0.0.0.0 --port 8001 --service-discovery static --static-backends http://p:8100,http://d:8200,http://x:8300 "
     "--static-models m,m,m --static-model-labels pf,dc,zz --prefill-model-labels pf --decode-model-labels dc"
-).split()
+)
 
 
 def test_production_stack_with_prefill_and_decode_apart() -> None:
-    command = parsed(*PRODUCTION_STACK, "--routing-logic", "disaggregated_prefill")
+    command = parsed(*PRODUCTION_STACK_LINE.split(), "--routing-logic", "disaggregated_prefill")
     assert (command.kind, command.port, command.metrics, command.disaggregated) == (RouterKind.PRODUCTION_STACK, 8001, None, True)
     assert backends(command) == [("http://p:8100", "prefill"), ("http://d:8200", "decode"), ("http://x:8300", "unknown")]
 
 
 def test_production_stack_before_whole_engines() -> None:
-    command = parsed(*PRODUCTION_STACK, "--routing-logic", "roundrobin")
+    command = parsed(*PRODUCTION_STACK_LINE.split(), "--routing-logic", "roundrobin")
     assert (command.disaggregated, command.other_role) == (False, Role.MIXED)
     assert {role for _, role in backends(command)} == {"mixed"}
 
@@ -144,7 +146,7 @@ def test_everything_else_is_no_router(argv: str) -> None:
 
 
 def test_a_router_is_no_engine() -> None:
-    assert parse_server(VLLM_ROUTER) is None
+    assert parse_server(VLLM_ROUTER_LINE.split()) is None
     assert parse_server(["vllm::router"]) is None
 
 
@@ -154,7 +156,9 @@ def test_ranks_of_one_engine_are_one_engine() -> None:
 
 
 def test_users_passwords_and_paths_stay_out_of_urls() -> None:
-    command = parsed("vllm-router", "--worker-urls", "http://user:planted-password@a:8000/v1?key=planted-password", "--api-key", "planted-password")
+    command = parsed(
+        "vllm-router", "--worker-urls", "http://user:planted-password@a:8000/v1?key=planted-password", "--api-key", "planted-password"
+    )
     assert backends(command) == [("http://a:8000", "mixed")]
     assert "planted-password" not in repr(command)
 
@@ -172,10 +176,18 @@ def test_the_number_of_engines_is_limited() -> None:
 
 
 def test_no_flag_that_may_hold_a_secret_is_read() -> None:
-    assert not [flag for flag in flag_names() if any(word in flag for word in ("key", "token", "secret", "password", "header", "selector", "dsn"))]
+    assert not [
+        flag for flag in flag_names() if any(word in flag for word in ("key", "token", "secret", "password", "header", "selector", "dsn"))
+    ]
 
 
-@given(st.lists(st.one_of(st.sampled_from([*flag_names(), "vllm-router", "python3", "toy_proxy_server.py", "-m", "=", ","]), st.text(max_size=30)), max_size=12))
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([*flag_names(), "vllm-router", "python3", "toy_proxy_server.py", "-m", "=", ","]), st.text(max_size=30)),
+        max_size=12,
+    )
+)
 def test_no_command_line_breaks_it(argv: list[str]) -> None:
     for program in ([], ["vllm-router"], ["python3", "toy_proxy_server.py"], ["vllm-router", "--routing-logic", "disaggregated_prefill"]):
         command = parse_router([*program, *argv])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.exporter.routers.counters import LOST_LIMIT, HeldSums
 
@@ -44,6 +44,7 @@ def test_what_is_remembered_is_limited() -> None:
     assert len(sums._lost["r"]) <= LOST_LIMIT
 
 
+@settings(max_examples=50)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), max_size=8))
 def test_sums_never_fall_while_the_router_lives(steps: list[dict[str, int]]) -> None:
     """Each step raises counters by some amounts and shows only those that it names; one that always shows tells that it lives."""

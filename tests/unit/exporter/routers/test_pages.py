@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.exporter import metrics as m
 from poise.exporter.engines.page import PageError, PageParser, Samples
@@ -61,7 +62,9 @@ def test_ranks_of_one_engine_are_healthy_when_all_are() -> None:
 
 
 def test_what_a_list_does_not_tell_is_unknown() -> None:
-    assert pages.read_workers(workers({"url": "http://a:8000"}, {"url": 7}, "x", {"url": "http://b:1", "worker_type": ["p"], "is_healthy": 1})) == (
+    assert pages.read_workers(
+        workers({"url": "http://a:8000"}, {"url": 7}, "x", {"url": "http://b:1", "worker_type": ["p"], "is_healthy": 1})
+    ) == (
         RouterBackend("http://a:8000", Role.UNKNOWN, None),
         RouterBackend("http://b:1", Role.UNKNOWN, None),
     )
@@ -78,12 +81,11 @@ def test_what_is_no_list_of_workers_is_refused(body: bytes) -> None:
         pages.read_workers(body)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=200))
 def test_no_answer_breaks_the_reader(body: bytes) -> None:
-    try:
+    with contextlib.suppress(PageError):
         pages.read_workers(body)
-    except PageError as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,9 @@ def test_requests_counted_under_other_names_are_not_taken_for_none(disaggregated
 
 
 def test_counts_that_cannot_be_are_left_out() -> None:
-    page = samples('vllm_router_requests_total{route="a"} NaN\nvllm_router_requests_total{route="b"} -1\nvllm_router_requests_total{route="c"} 2\n')
+    page = samples(
+        'vllm_router_requests_total{route="a"} NaN\nvllm_router_requests_total{route="b"} -1\nvllm_router_requests_total{route="c"} 2\n'
+    )
     assert sums(pages.read_vllm_router(page, disaggregated=False))[m.ROUTER_REQUESTS, Role.MIXED] == 2
 
 
