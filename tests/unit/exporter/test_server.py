@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import http.client
 import json
 import socket
 import threading
@@ -383,3 +384,17 @@ def test_no_answer_repeats_the_request(server: HttpServer) -> None:
 def test_no_request_breaks_the_server(server: HttpServer, request_bytes: bytes) -> None:
     assert status_of(raw(server, request_bytes)) in (0, 200, 400, 404, 405, 413, 414, 421, 431, 501, 505)
     assert ask(server, "/healthz")[0].status == HTTPStatus.OK
+
+
+def test_a_client_that_is_still_sending_gets_its_refusal(server: HttpServer) -> None:
+    """Closing at once would reset the connection under its hands."""
+    for method, path, body, status in (("POST", "/metrics", b"a" * 200_000, 413), ("GET", "/?" + "a" * 200_000, b"", 414)):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
+        with contextlib.closing(connection):
+            connection.putrequest(method, path)
+            connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders()
+            for part in range(0, len(body), 10_000):
+                connection.send(body[part : part + 10_000])
+                time.sleep(0.002)  # a network between client and server
+            assert connection.getresponse().status == status
