@@ -1,0 +1,322 @@
+"""The store's file: opening it alone, checking and migrating its schema, and the statements that read and write it.
+
+Knows SQLite and the tables; knows no scrape and no query. Not thread-safe by itself: store.py holds the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from poise.history.promql.labels import Labels, labels
+from poise.history.store.chunks import DamagedChunk, decode_chunk, encode_chunk
+from poise.history.store.tables import SCHEMA, ChunkRow, SeriesRow, StoreModel, TickRow
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, func, insert, select, text, update
+from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a statement waits for another process's lock; no other process should have the file.
+_BUSY_SECONDS = 5.0
+#: Series that one statement names; SQLite takes 32,766 parameters.
+_BATCH = 500
+
+_series = cast(Table, SeriesRow.__table__)  # type: ignore[attr-defined]  # SQLModel's tables have no types
+_chunk = cast(Table, ChunkRow.__table__)  # type: ignore[attr-defined]
+_tick = cast(Table, TickRow.__table__)  # type: ignore[attr-defined]
+
+
+class StoreError(Exception):
+    """The file cannot be used; the message names it, says why, and the way out."""
+
+
+class WriteFailed(Exception):
+    """Nothing could be written just now (a full or read-only disk); the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as it goes in and out: number of the series, edges in milliseconds, encoded samples."""
+
+    series: int
+    start: int
+    end: int
+    data: bytes
+
+
+class Database:
+    """One file, used by this process alone."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file.
+
+        Raises:
+            StoreError: another process has it, a newer Poise made it, or it cannot be opened.
+        """
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path)
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror or error}; choose another place with --history PATH") from None
+        try:
+            self._engine = self._open()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Gives the file free."""
+        self._engine.dispose()
+        self._lock.close()
+
+    # ----------------------------------------------------------------------------------------------------------- opening
+    def _open(self) -> Engine:
+        try:
+            return self._connect()
+        except DatabaseError as error:
+            if not _damaged(error):
+                raise StoreError(f"{self.path}: {_words(error)}; choose another place with --history PATH") from None
+        aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
+        logger.error("%s is damaged; it is kept as %s, and a new one is begun", self.path, aside.name)
+        try:
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            self.path.rename(aside)
+            return self._connect()
+        except (OSError, SQLAlchemyError) as error:
+            raise StoreError(f"{self.path} is damaged and cannot be put aside: {error}") from None
+
+    def _connect(self) -> Engine:
+        engine = _engine_of(self.path)
+        try:
+            with engine.begin() as connection:
+                self._migrate(connection)
+            return engine
+        except BaseException:
+            engine.dispose()
+            raise
+
+    def _migrate(self, connection: Connection) -> None:
+        found = int(connection.execute(text("PRAGMA user_version")).scalar_one())
+        if found > SCHEMA:
+            raise StoreError(
+                f"{self.path} was made by a newer Poise (schema {found}, this one knows {SCHEMA}); "
+                "use that one, or another place with --history PATH"
+            )
+        if found == SCHEMA:
+            return
+        for step in range(found, SCHEMA):
+            _MIGRATIONS[step](connection)
+        connection.execute(text(f"PRAGMA user_version = {SCHEMA}"))
+
+    # ------------------------------------------------------------------------------------------------------------ series
+    def all_series(self) -> dict[Labels, int]:
+        """Every series that the file knows, with its number."""
+        with self._engine.connect() as connection:
+            return {labels(json.loads(row.labels)): row.id for row in connection.execute(select(_series.c.id, _series.c.labels))}
+
+    # ----------------------------------------------------------------------------------------------------------- writing
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Writer]:
+        """One transaction.
+
+        Raises:
+            WriteFailed: the disk does not take it; nothing of the transaction stays.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield Writer(connection)
+        except (DatabaseError, OSError) as error:
+            raise WriteFailed(_words(error)) from None
+
+    # ----------------------------------------------------------------------------------------------------------- reading
+    def ticks(self) -> list[tuple[int, bytes]]:
+        """All ticks (milliseconds, data), as they came."""
+        with self._engine.connect() as connection:
+            return [(row.at, row.data) for row in connection.execute(select(_tick.c.at, _tick.c.data).order_by(_tick.c.id))]
+
+    def chunks(self, series: Sequence[int], start: int, end: int) -> dict[int, list[bytes]]:
+        """The chunks of some series that reach into start … end, by number, in order of time."""
+        found: dict[int, list[bytes]] = {}
+        with self._engine.connect() as connection:
+            for first in range(0, len(series), _BATCH):
+                wanted = (
+                    select(_chunk.c.series, _chunk.c.data)
+                    .where(_chunk.c.series.in_(series[first : first + _BATCH]))
+                    .where(_chunk.c.shelved.is_(False), _chunk.c.end >= start, _chunk.c.start <= end)
+                    .order_by(_chunk.c.series, _chunk.c.start)
+                )
+                for row in connection.execute(wanted):
+                    found.setdefault(row.series, []).append(row.data)
+        return found
+
+    def edges(self, *, shelved: bool) -> tuple[int, int] | None:
+        """Earliest start and latest end of the chunks that are (not) shelved; None when there are none."""
+        with self._engine.connect() as connection:
+            row = connection.execute(select(func.min(_chunk.c.start), func.max(_chunk.c.end)).where(_chunk.c.shelved.is_(shelved))).one()
+        return None if row[0] is None else (int(row[0]), int(row[1]))
+
+    def counts(self) -> Mapping[str, int]:
+        """How many series, chunks and ticks there are."""
+        with self._engine.connect() as connection:
+            return {
+                table.name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+                for table in (_series, _chunk, _tick)
+            }
+
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold something."""
+        with self._engine.connect() as connection:
+            size, pages, free = (
+                int(connection.execute(text(f"PRAGMA {name}")).scalar_one()) for name in ("page_size", "page_count", "freelist_count")
+            )
+        return size * (pages - free)
+
+
+class Writer:
+    """What can be written within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add_series(self, new: Iterable[Labels]) -> dict[Labels, int]:
+        """Numbers for series that the file does not know yet."""
+        numbers = {}
+        for own in new:
+            result = self._connection.execute(insert(_series).values(labels=json.dumps(dict(own), ensure_ascii=False)))
+            assert result.inserted_primary_key is not None  # an insert of one row always has one
+            numbers[own] = int(result.inserted_primary_key[0])
+        return numbers
+
+    def add_tick(self, at: int, data: bytes) -> None:
+        """A scrape's samples."""
+        self._connection.execute(insert(_tick).values(at=at, data=data))
+
+    def put_chunks(self, chunks: Sequence[Chunk], *, shelved: bool = False) -> None:
+        """Chunks, each in place of one of the same series and start."""
+        if chunks:
+            rows = [{"series": c.series, "start": c.start, "end": c.end, "shelved": shelved, "data": c.data} for c in chunks]
+            self._connection.execute(insert(_chunk).prefix_with("OR REPLACE"), rows)
+
+    def forget_ticks(self, before: int | None) -> None:
+        """Ticks before a time (milliseconds), or all."""
+        statement = delete(_tick)
+        self._connection.execute(statement if before is None else statement.where(_tick.c.at < before))
+
+    def forget_chunks(self, before: int) -> int:
+        """Chunks that end before a time; how many. What is left without any is forgotten by `forget_series`."""
+        return int(self._connection.execute(delete(_chunk).where(_chunk.c.end < before)).rowcount)
+
+    def series_in_chunks(self) -> set[int]:
+        """The numbers of all series that have chunks."""
+        return {int(row[0]) for row in self._connection.execute(select(_chunk.c.series).distinct())}
+
+    def forget_series(self, numbers: Sequence[int]) -> None:
+        """Series themselves."""
+        for first in range(0, len(numbers), _BATCH):
+            self._connection.execute(delete(_series).where(_series.c.id.in_(numbers[first : first + _BATCH])))
+
+    def give_back_space(self) -> None:
+        """Free pages go back to the disk."""
+        # Each step of this pragma frees a page, and it has no columns, so that SQLAlchemy would take only the first step.
+        cursor = self._connection.connection.cursor()
+        try:
+            cursor.execute("PRAGMA incremental_vacuum")
+            cursor.fetchall()
+        finally:
+            cursor.close()
+
+    # ------------------------------------------------------------------------------------------------------------- shelf
+    def shelve_after(self, at: int) -> None:
+        """Samples after a time go to the shelf; chunks that reach over it are cut there."""
+        across = select(_chunk).where(_chunk.c.shelved.is_(False), _chunk.c.start <= at, _chunk.c.end > at)
+        for row in self._connection.execute(across).all():
+            try:
+                times, values = decode_chunk(row.data)
+            except DamagedChunk:
+                continue
+            cut = int(times.searchsorted(at, side="right"))
+            here = (_chunk.c.series == row.series) & (_chunk.c.start == row.start) & _chunk.c.shelved.is_(False)
+            self._connection.execute(delete(_chunk).where(here))
+            self.put_chunks([Chunk(row.series, row.start, int(times[cut - 1]), encode_chunk(times[:cut], values[:cut]))])
+            later = Chunk(row.series, int(times[cut]), row.end, encode_chunk(times[cut:], values[cut:]))
+            self.put_chunks([later], shelved=True)
+        ahead = (_chunk.c.start > at) & _chunk.c.shelved.is_(False)
+        try:
+            with self._connection.begin_nested():
+                self._connection.execute(update(_chunk).where(ahead).values(shelved=True))
+        except IntegrityError:
+            # The clock was set back before, to the same place: what lies on the shelf under the same key is older and gives way.
+            rows = self._connection.execute(select(_chunk).where(ahead)).all()
+            self._connection.execute(delete(_chunk).where(ahead))
+            self.put_chunks([Chunk(r.series, r.start, r.end, r.data) for r in rows], shelved=True)
+
+    def unshelve(self) -> None:
+        """What is on the shelf becomes history again."""
+        rows = self._connection.execute(select(_chunk).where(_chunk.c.shelved.is_(True))).all()
+        self.clear_shelf()
+        self.put_chunks([Chunk(r.series, r.start, r.end, r.data) for r in rows])
+
+    def clear_shelf(self) -> None:
+        """What is on the shelf is forgotten."""
+        self._connection.execute(delete(_chunk).where(_chunk.c.shelved.is_(True)))
+
+
+# --------------------------------------------------------------------------------------------------------------------- edges
+def _lock(path: Path) -> IO[str]:
+    """The lock beside the file; it is gone with the process, however that ends."""
+    handle = path.with_name(path.name + ".lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.seek(0)
+        owner = handle.read().strip() or "unknown"
+        handle.close()
+        raise StoreError(f"{path} is in use by process {owner}; end that one, or choose another place with --history PATH") from None
+    handle.truncate(0)
+    handle.write(f"{os.getpid()}\n")
+    handle.flush()
+    return handle
+
+
+def _engine_of(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite+pysqlite", database=str(path)), connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS}
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        # auto_vacuum only works when it is set before the first table; the journal outlives kill -9, and no write waits for the disk.
+        for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = NORMAL"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return engine
+
+
+def _create(connection: Connection) -> None:
+    StoreModel.metadata.create_all(connection)
+
+
+#: Step n brings a file of schema n to n + 1.
+_MIGRATIONS = (_create,)
+
+
+def _damaged(error: DatabaseError) -> bool:
+    words = str(error.orig)
+    return "malformed" in words or "not a database" in words or "file is encrypted" in words
+
+
+def _words(error: Exception) -> str:
+    original = error.orig if isinstance(error, DatabaseError) else error
+    return str(original)

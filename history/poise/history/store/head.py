@@ -1,0 +1,124 @@
+"""Every known series with its newest samples in memory. Knows no file and no lock: store.py holds both."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from poise.history.promql.labels import NAME, Labels, get
+from poise.history.promql.nodes import Matcher, MatchOperator
+from poise.history.promql.series import Floats, StoredSeries, Times, fits
+
+
+@dataclass(slots=True)
+class Record:
+    """A series: its number in the file (None: not there yet) and its samples in memory, oldest first."""
+
+    labels: Labels
+    number: int | None = None
+    times: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def between(self, start: int, end: int) -> tuple[Times, Floats]:
+        """The samples of start ≤ time ≤ end, copied: the arrays grow on."""
+        first, last = bisect_left(self.times, start), bisect_right(self.times, end)
+        return np.array(self.times[first:last], dtype=np.int64), np.array(self.values[first:last], dtype=np.float64)
+
+    def forget_before(self, at: int) -> None:
+        """Samples before a time."""
+        cut = bisect_left(self.times, at)
+        del self.times[:cut], self.values[:cut]
+
+    def forget_after(self, at: int) -> None:
+        """Samples after a time."""
+        cut = bisect_right(self.times, at)
+        del self.times[cut:], self.values[cut:]
+
+
+class Head:
+    """The records by name. From `floor` (milliseconds) on every sample that was ever taken in is here."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self._records: dict[Labels, Record] = {}
+        self._by_name: dict[str, dict[Labels, Record]] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def get(self, own: Labels) -> Record | None:
+        """The record of a label set."""
+        return self._records.get(own)
+
+    def add(self, own: Labels, number: int | None = None) -> Record:
+        """The record of a label set, made when it is new."""
+        record = self._records.get(own)
+        if record is None:
+            record = self._records[own] = Record(own, number)
+            self._by_name.setdefault(get(own, NAME), {})[own] = record
+        return record
+
+    def remove(self, gone: Iterable[Record]) -> None:
+        """Forgets series altogether."""
+        for record in list(gone):
+            del self._records[record.labels]
+            name = get(record.labels, NAME)
+            del self._by_name[name][record.labels]
+            if not self._by_name[name]:
+                del self._by_name[name]
+
+    def matching(self, matchers: Sequence[Matcher]) -> list[Record]:
+        """The records whose labels fit."""
+        name = next((m.value for m in matchers if m.name == NAME and m.operator is MatchOperator.EQUAL), None)
+        candidates = self._records if name is None else self._by_name.get(name, {})
+        return [record for own, record in candidates.items() if fits(own, matchers)]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all series."""
+        return list(self._by_name)
+
+    @property
+    def samples(self) -> int:
+        """Samples in memory."""
+        return sum(len(record.times) for record in self._records.values())
+
+    @property
+    def newest(self) -> int | None:
+        """The time of the newest sample in memory."""
+        return max((record.times[-1] for record in self._records.values() if record.times), default=None)
+
+    def load(self, numbers: dict[int, Record], ticks: Sequence[tuple[int, np.ndarray, Floats]]) -> None:
+        """Takes in ticks (time, numbers of series, values), oldest first; numbers that nobody has are left out."""
+        if not ticks:
+            return
+        identifiers = np.concatenate([tick[1] for tick in ticks])
+        times = np.repeat(np.array([tick[0] for tick in ticks], dtype=np.int64), [len(tick[1]) for tick in ticks])
+        values = np.concatenate([tick[2] for tick in ticks])
+        order = np.lexsort((times, identifiers))
+        identifiers, times, values = identifiers[order], times[order], values[order]
+        edges = np.flatnonzero(np.diff(identifiers)) + 1
+        for part_ids, part_times, part_values in zip(
+            np.split(identifiers, edges), np.split(times, edges), np.split(values, edges), strict=True
+        ):
+            record = numbers.get(int(part_ids[0]))
+            if record is not None:
+                rising = np.concatenate(([True], np.diff(part_times) > 0))
+                record.times.frombytes(part_times[rising].tobytes())
+                record.values.frombytes(part_values[rising].tobytes())
+
+
+def stored(record: Record, parts: Sequence[tuple[Times, Floats]]) -> StoredSeries | None:
+    """One series from parts that follow each other; None when they are all empty."""
+    filled = [part for part in parts if len(part[0])]
+    if not filled:
+        return None
+    if len(filled) == 1:
+        return StoredSeries(record.labels, *filled[0])
+    return StoredSeries(record.labels, np.concatenate([part[0] for part in filled]), np.concatenate([part[1] for part in filled]))

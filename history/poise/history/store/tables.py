@@ -1,0 +1,50 @@
+"""The tables of the store's file. SQLModel declares them; the hot path uses the same tables through SQLAlchemy's core.
+
+A change here needs a new `SCHEMA` and a step in database.py that brings old files up to it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BLOB, BigInteger, Column, Index, MetaData
+from sqlmodel import Field, SQLModel
+
+#: PRAGMA user_version of the file.
+SCHEMA = 1
+
+
+class StoreModel(SQLModel):
+    """What all tables of this file share."""
+
+    metadata = MetaData()
+
+
+class SeriesRow(StoreModel, table=True):
+    """A series: its number in ticks and chunks, and its labels as a JSON object with sorted names."""
+
+    __tablename__ = "series"
+
+    id: int | None = Field(default=None, primary_key=True)
+    labels: str = Field(unique=True)
+
+
+class ChunkRow(StoreModel, table=True):
+    """Samples of one series from `start` to `end` (milliseconds). `shelved`: their times lie ahead of a clock that was set back."""
+
+    __tablename__ = "chunk"
+    __table_args__ = (Index("chunk_by_end", "end"), {"sqlite_with_rowid": False})
+
+    series: int = Field(primary_key=True)
+    start: int = Field(sa_column=Column(BigInteger, primary_key=True))
+    end: int = Field(sa_column=Column(BigInteger, nullable=False))
+    shelved: bool = Field(default=False, primary_key=True)
+    data: bytes = Field(sa_column=Column(BLOB, nullable=False))
+
+
+class TickRow(StoreModel, table=True):
+    """Everything that one scrape brought, until it is in chunks."""
+
+    __tablename__ = "tick"
+
+    id: int | None = Field(default=None, primary_key=True)
+    at: int = Field(sa_column=Column(BigInteger, nullable=False, index=True))
+    data: bytes = Field(sa_column=Column(BLOB, nullable=False))
