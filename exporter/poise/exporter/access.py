@@ -84,6 +84,8 @@ def _check_tls(access: Access, url: str) -> None:
         raise ValueError(f"{said[0]} is about TLS, and the url is {url.partition(':')[0]}; write https, or leave it out")
     if access.key_file and not access.cert_file:
         raise ValueError("key_file needs cert_file, the certificate that it belongs to")
+    if access.server_name and not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252})", access.server_name):
+        raise ValueError(f"server_name {access.server_name!r} is no host name as a certificate carries it, such as qwen.internal")
     if access.insecure_skip_verify and (access.ca_file or access.server_name):
         what = "ca_file" if access.ca_file else "server_name"
         raise ValueError(f"insecure_skip_verify takes any certificate, so {what} would say nothing; leave one of them out")

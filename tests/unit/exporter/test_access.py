@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 import pytest
-from poise.exporter import setting_flags, settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from poise.exporter import setting_flags
 from poise.exporter.access import KEYS, PLAIN, Access
 from poise.exporter.engine_specs import EngineSpec, parse_engine
-from poise.exporter.settings import ExporterSettings, SettingsError
+from poise.exporter.settings import ExporterSettings, SettingsError, from_table, load
 
 SECRET = "hunter2-planted"
 
@@ -46,6 +49,7 @@ def test_what_is_said_is_taken(options: str, access: Access) -> None:
         ("ca_file=/ca.pem", "http://h:1", "ca_file is about TLS, and the url is http"),
         ("insecure_skip_verify=true", "http://h:1", "insecure_skip_verify is about TLS"),
         ("key_file=k", "https://h:1", "key_file needs cert_file"),
+        ("server_name=.a b", "https://h:1", "server_name '.a b' is no host name"),
         ("insecure_skip_verify=true,ca_file=c", "https://h:1", "ca_file would say nothing"),
         ("insecure_skip_verify=true,server_name=n", "https://h:1", "server_name would say nothing"),
         ("insecure_skip_verify=perhaps", "https://h:1", "insecure_skip_verify: expected true or false"),
@@ -67,7 +71,7 @@ def test_contradictions_are_refused_with_the_way_out(options: str, url: str, pro
 def parsed(*flags: str) -> ExporterSettings:
     parser = argparse.ArgumentParser()
     setting_flags.add_arguments(parser, {})
-    return settings.load(parser.parse_args(list(flags)), {}, ())
+    return load(parser.parse_args(list(flags)), {}, ())
 
 
 @pytest.mark.parametrize("key", ["bearer_token", "token", "api_key", "api-key", "password", "Password", "authorization"])
@@ -75,9 +79,7 @@ def test_a_secret_itself_is_refused_and_never_shown(key: str) -> None:
     with pytest.raises(SettingsError) as text:
         parsed("--engine", f"qwen=https://h:1,{key}={SECRET},role=decode")
     with pytest.raises(SettingsError) as table:
-        settings.from_table(
-            ExporterSettings(), {"engines": [{"name": "q", "url": "https://h:1", key: SECRET, "role": "decode"}]}, "poise.toml"
-        )
+        from_table(ExporterSettings(), {"engines": [{"name": "q", "url": "https://h:1", key: SECRET, "role": "decode"}]}, "poise.toml")
     for error in (text, table):
         assert SECRET not in str(error.value)
         assert "_file=FILE" in str(error.value)
@@ -93,6 +95,29 @@ def test_a_secret_in_the_wrong_place_is_not_shown_where_a_word_for_it_stands(opt
 def test_paths_of_secrets_are_shown() -> None:
     with pytest.raises(SettingsError, match="bearer_token_file=/run/token"):
         parsed("--engine", "qwen=https://h:1,bearer_token_file=/run/token,role=nonsense")
+
+
+KEY = st.sampled_from([*KEYS, "gpus", "role", "token", "x", ""])
+VALUE = st.text(max_size=8) | st.sampled_from(["true", "off", "/f", "A_B"])
+
+
+@given(st.lists(st.tuples(KEY, VALUE), max_size=5), st.sampled_from(["http://h:1", "https://h:1/base", "https://h"]))
+@settings(max_examples=50)
+def test_any_options_are_an_engine_or_an_error_in_words(options: list[tuple[str, str]], url: str) -> None:
+    with contextlib.suppress(ValueError):
+        spec = parse_engine(f"qwen={url}" + "".join(f",{key}={value}" for key, value in options))
+        assert spec.access == PLAIN or {key.strip() for key, _ in options} & set(KEYS)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS), st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.text()), max_size=4
+    )
+)
+@settings(max_examples=50)
+def test_any_table_is_an_engine_or_an_error_in_words(table: dict[str, object]) -> None:
+    with contextlib.suppress(SettingsError):
+        from_table(ExporterSettings(), {"engines": [{"name": "q", "url": "https://h", **table}]}, "poise.toml")
 
 
 def test_every_key_is_among_those_that_the_error_names() -> None:

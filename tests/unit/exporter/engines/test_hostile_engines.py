@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from poise.exporter import metrics as m
 from poise.exporter.engines import dialects, families
-from poise.exporter.engines.page import Labels, Limits, PageError, PageParser
+from poise.exporter.engines.page import Labels, PageError, PageParser
 from poise.exporter.metrics import ALL, Kind
 from poise.exporter.snapshot import EnginePage
 
@@ -161,7 +161,7 @@ VERSIONS = st.sampled_from(["", "0.6.0", "0.7.3", "0.8.5", "0.9.0", "0.10.2", "0
 
 
 @given(st.lists(series(), max_size=25), VERSIONS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @example(["vllm:prompt_tokens_total{} 1.7e308\n", 'vllm:prompt_tokens_total{pid="2"} 1.7e308\n'], "0.33.0")
 @example(["vllm:kv_cache_usage_perc{} 1\n", 'vllm:kv_cache_usage_perc{pid="2"} -1.7e308\n'], "")
 def test_series_put_together_at_random_are_read_within_bounds(lines: list[str], version: str) -> None:
@@ -213,9 +213,10 @@ def test_the_work_of_reading_grows_with_the_page_and_no_faster(family: str) -> N
     assert looks(4_000) <= 5 * looks(1_000)
 
 
-def test_a_page_of_the_most_series_that_are_allowed_is_read_or_refused() -> None:
-    limit = Limits().series
+def test_a_page_of_more_samples_than_a_node_may_have_is_refused() -> None:
     page = b"".join(
-        b'vllm:request_success_total{engine="%d",finished_reason="%d"} 1\n' % (index % 200, index // 200) for index in range(limit)
+        b'vllm:request_success_total{engine="%d",finished_reason="%d"} 1\nvllm:admission_rejections_total{engine="%d",reason="%d"} 1\n'
+        % (index % 250, index // 250, index % 250, index // 250)
+        for index in range(dialects.SAMPLES_LIMIT // 2 + 1)
     )
-    check(read(page))
+    assert refusal(page, "0.33.0") == "the page would give more than 20000 samples"
