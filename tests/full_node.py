@@ -20,7 +20,7 @@ from poise.exporter.snapshot import (
 from poise.testbed.nvml.gpu import Process
 
 from tests.recorded import CAPTURES
-from tests.simulated_cards import START, Bench
+from tests.simulated_cards import INTERVAL, START, Bench
 
 FIRST_PID = 4000
 
@@ -49,7 +49,7 @@ def page_engine(number: int, capture: str, ranks: int) -> ObservedEngine:
 
 
 def snapshot_of(cards: Bench, engines: Sequence[ObservedEngine] = (), *, busy: bool = True) -> NodeSnapshot:
-    """The node with its cards read once; rank r of the engines sits on the next card in turn."""
+    """The node with its cards read twice, as averages between two readings need it; rank r of the engines sits on the next card in turn."""
     ranks = [rank for engine in engines for rank in engine.ranks]
     for position, rank in enumerate(ranks):
         if busy:
@@ -57,9 +57,12 @@ def snapshot_of(cards: Bench, engines: Sequence[ObservedEngine] = (), *, busy: b
             card.set_processes([Process(rank.pid, 40 << 30)])
             card.set_memory_used(40 << 30)
             card.set_utilization(0.9)
+    for position in range(len(cards.node.gpus)):
+        cards.read(position)
+    cards.now += INTERVAL
     gpus = tuple(cards.read(position) for position in range(len(cards.node.gpus)))
     joined = join(gpus, engines, lambda pid: "python3")
-    statuses = tuple(CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, START, 0) for collector in registry.ALL)
+    statuses = tuple(CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, START, 0) for collector in registry.enabled({}))
     return NodeSnapshot(
         node="node",
         taken_at=START,

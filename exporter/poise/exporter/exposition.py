@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import prometheus_client
@@ -130,6 +131,8 @@ def _escaped(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+#: Nearly all label sets of a page were on the page before: to look their text up takes a fifth of writing it. Four full pages' worth are kept.
+@lru_cache(maxsize=16384)
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
 
@@ -153,7 +156,7 @@ def _number(value: float) -> str:
 
 
 class Exposition:
-    """Writes pages. Keeps nothing between them but which complaints were logged, so it may be used by several threads."""
+    """Writes pages. Keeps nothing between them but which complaints were logged, and may be used by several threads."""
 
     #: The most different complaints that are logged in the life of a process.
     MOST_COMPLAINTS = 100
