@@ -4,7 +4,9 @@
 
 All in one run and on one machine, each on a simulated node of its own with the same load: one process per card, six driver samples per
 second. The library is simulated: a call takes a fraction of a microsecond where a real driver takes several, so times show the exporters' own cost and
-nothing of a driver's. nvitop-exporter gets an environment of its own, because its requirements are not ours; without a network it is left out.
+nothing of a driver's; C loop and Poise are measured again with calls that take as long as a driver's may. For the full number of series four
+engines are served from a recorded page. nvitop-exporter gets an environment of its own, because its requirements are not ours; without a network it
+is left out.
 """
 
 from __future__ import annotations
@@ -40,6 +42,14 @@ PROFILE = "h100x8"
 NVITOP = "nvitop-exporter"
 FLOOR_PASSES = 2000
 TICKS = 120
+#: Seconds that each call of the library is held on purpose, besides none: what a call into a driver may take.
+DRIVER_DELAYS = (10e-6, 50e-6)
+#: Passes and ticks with such a delay: each takes milliseconds.
+DELAYED_PASSES = 200
+DELAYED_TICKS = 40
+#: A page of a loaded engine, and how many engines have it.
+ENGINE_PAGE = Path(__file__).parents[1] / "tests" / "captures" / "tp2-server-during07.prom"
+ENGINES = 4
 UPDATES = 10
 SCRAPES = 40
 SCRAPE_EVERY_SECONDS = 5.0
@@ -49,8 +59,13 @@ INSTALL_SECONDS = 600
 DRIVER_SAMPLES_PER_SECOND = 6
 #: Where the part of the report begins that scripts/bench_engine.py writes.
 OTHERS = "<!-- bench_engine.py begins -->"
-#: What the issue asks for.
-AIMS = {"collection": "≤ 5 ms", "floor": "≤ 5 × the C loop", "scrape": "≤ 20 ms", "cpu": "≤ 2 %", "memory": "≤ 80 MB"}
+#: What the exporter is to reach.
+LARGEST_RATIO = 3.0
+LARGEST_SCRAPE_SECONDS = 20e-3
+FEWEST_SAMPLES = 3400
+LARGEST_CPU = 0.01
+LARGEST_RESIDENT = 60e6
+TIMES_FASTER_THAN_NVITOP = 10.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +89,8 @@ class Serving:
 
 
 @contextlib.contextmanager
-def node() -> Iterator[tuple[SimulatedNode, dict[str, str]]]:
-    """A fresh loaded node, and the environment of processes that are to find it."""
+def node(delay: float = 0.0) -> Iterator[tuple[SimulatedNode, dict[str, str]]]:
+    """A fresh loaded node, and the environment of processes that are to find it. `delay`: seconds that each call takes besides."""
     with tempfile.TemporaryDirectory(prefix="poise-bench-") as folder:
         found = SimulatedNode.create(Path(folder) / "node", PROFILE)
         for gpu in found.gpus:
@@ -83,6 +98,8 @@ def node() -> Iterator[tuple[SimulatedNode, dict[str, str]]]:
             gpu.set_memory_used(60 << 30)
             gpu.set_power(650)
             gpu.set_processes([Process(os.getpid(), 60 << 30)])
+        if delay:
+            found.inject("*", delay=delay)
         yield found, {**os.environ, **found.environment()}
         found.release()
 
@@ -134,9 +151,9 @@ def compile_floor(folder: Path) -> Path:
     return program
 
 
-def measure_floor(program: Path) -> tuple[Collection, dict[str, int]]:
+def measure_floor(program: Path, delay: float = 0.0) -> tuple[Collection, dict[str, int]]:
     """The C loop, and the calls that one pass of it makes."""
-    with node() as (found, environment):
+    with node(delay) as (found, environment):
         found.tick()
         counts = []
         for passes in (1, 2):
@@ -145,14 +162,15 @@ def measure_floor(program: Path) -> tuple[Collection, dict[str, int]]:
             counts.append({name: found.calls(name) - before[name] for name in before})
         calls = {name: counts[1][name] - counts[0][name] for name in counts[0] if counts[1][name] != counts[0][name]}
         with alive(found):
-            answer = run_json([str(program), str(FLOOR_PASSES)], environment)
+            answer = run_json([str(program), str(DELAYED_PASSES if delay else FLOOR_PASSES)], environment)
         median = float(str(answer["median_ns"])) / 1e9
         return Collection(median, median), calls
 
 
-def measure_poise_collection() -> tuple[Collection, dict[str, int]]:
-    with node() as (_, environment):
-        answer = run_json([sys.executable, str(HERE / "collect.py"), str(TICKS)], environment)
+def measure_poise_collection(delay: float = 0.0) -> tuple[Collection, dict[str, int]]:
+    """Ticks of all cards, and the calls of one in which no slow collector was due."""
+    with node(delay) as (_, environment):
+        answer = run_json([sys.executable, str(HERE / "collect.py"), str(DELAYED_TICKS if delay else TICKS)], environment)
         calls = answer["calls"]
         assert isinstance(calls, dict)
         return Collection(float(str(answer["median_s"])), float(str(answer["mean_s"]))), calls
@@ -220,6 +238,16 @@ def measure_serving(command: Sequence[str], port: int, seconds: float) -> Servin
             process.wait()
 
 
+@contextlib.contextmanager
+def engines() -> Iterator[list[str]]:
+    """Engines that serve a recorded page; the flags that name them."""
+    command = [sys.executable, str(HERE / "engine_pages.py"), str(ENGINE_PAGE), str(ENGINES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ports = json.loads(process.stdout.readline())
+        yield [f"--engine=engine-{number}=http://127.0.0.1:{port}" for number, port in enumerate(ports)]
+
+
 def install_nvitop(folder: Path) -> Path | None:
     """The Python of an environment with nvitop-exporter, or None when it cannot be had."""
     say(f"installing {NVITOP} into an environment of its own")
@@ -271,26 +299,71 @@ def table(lines: Sequence[Line], floor: Collection) -> str:
     return "\n".join(rows)
 
 
-def report(lines: Sequence[Line], floor: Collection, poise: Line, calls: int, seconds: float, nvitop: str) -> str:
-    assert poise.collection is not None
-    assert poise.serving is not None
+@dataclass(frozen=True)
+class Delayed:
+    """C loop and Poise with calls that take so many seconds longer."""
+
+    delay: float
+    floor: Collection
+    poise: Collection
+
+    @property
+    def ratio(self) -> float:
+        return self.poise.median / self.floor.median
+
+
+def delays_table(rows: Sequence[Delayed]) -> str:
+    lines = ["| each call takes | C loop | Poise | × C loop |", "|-|-:|-:|-:|"]
+    for row in rows:
+        longer = f"{row.delay * 1e6:.0f} µs longer" if row.delay else "as it is"
+        lines.append(f"| {longer} | {row.floor.median * 1e3:.3g} ms | {row.poise.median * 1e3:.3g} ms | {row.ratio:.3g} |")
+    return "\n".join(lines)
+
+
+def aims(rows: Sequence[Delayed], full: Serving, nvitop: Collection | None) -> str:
+    """What is to be reached, and whether it is."""
+    found = [
+        (
+            f"collection within {LARGEST_RATIO:.0f} × the C loop, calls {row.delay * 1e6:.0f} µs longer",
+            f"{row.ratio:.3g} ×",
+            row.ratio <= LARGEST_RATIO,
+        )
+        if row.delay
+        else ("the same with the simulated library as it is", f"{row.ratio:.3g} ×", row.ratio <= LARGEST_RATIO)
+        for row in rows
+    ]
+    if nvitop is not None:
+        times = nvitop.median / rows[0].poise.median
+        found.append(
+            (f"≥ {TIMES_FASTER_THAN_NVITOP:.0f} × faster than {NVITOP} without PCIe", f"{times:.3g} ×", times >= TIMES_FASTER_THAN_NVITOP)
+        )
+    found += [
+        (f"scrape ≤ {LARGEST_SCRAPE_SECONDS * 1e3:.0f} ms", f"{full.scrape * 1e3:.3g} ms", full.scrape <= LARGEST_SCRAPE_SECONDS),
+        (f"that with {FEWEST_SAMPLES:,} samples", f"{full.samples:,}", full.samples >= FEWEST_SAMPLES),
+        (f"≤ {LARGEST_CPU:.0%} of a core", f"{full.cpu:.2%}", full.cpu <= LARGEST_CPU),
+        (f"≤ {LARGEST_RESIDENT / 1e6:.0f} MB resident", f"{full.resident / 1e6:.0f} MB", full.resident <= LARGEST_RESIDENT),
+    ]
+    return "\n".join(
+        [
+            "| aim | measured | |",
+            "|-|-:|-|",
+            *(f"| {aim} | {value} | {'reached' if hit else '**not reached**'} |" for aim, value, hit in found),
+        ]
+    )
+
+
+def report(lines: Sequence[Line], rows: Sequence[Delayed], full: Serving, calls: int, seconds: float, nvitop: str) -> str:
+    floor, poise = rows[0].floor, rows[0].poise
     cpu = next(
         (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown"
     )
-    ratio = poise.collection.median / floor.median
-    own = poise.collection.median - floor.median
-    reached = {
-        "collection": poise.collection.median <= 5e-3,
-        "floor": ratio <= 5,
-        "scrape": poise.serving.scrape <= 20e-3,
-        "cpu": poise.serving.cpu <= 0.02,
-        "memory": poise.serving.resident <= 80e6,
-    }
-    aims = "\n".join(f"| {name} | {AIMS[name]} | {'reached' if hit else 'not reached'} |" for name, hit in reached.items())
+    own = poise.median - floor.median
+    peer = next((line.collection for line in lines if line.name.endswith("without PCIe")), None)
     return f"""# Benchmarks
 
 Made by `make bench` (`scripts/bench_exporter.py`) in one run on one machine: {os.cpu_count()} cores, {cpu}, Linux {platform.release()},
-Python {platform.python_version()}, Poise {version("poise")}{nvitop}. Figures are good as orders of magnitude, ratios as such.
+Python {platform.python_version()}, Poise {version("poise")}{nvitop}. Figures are good as orders of magnitude, ratios as such. Load of the machine by
+others while it ran: {os.getloadavg()[2]:.1f} (mean of 15 minutes, this run included).
 
 The node: eight simulated H100 with 18 NVLink links each, a process on each, driver samples six times a second. The library is simulated, so a
 call costs about {floor.median / calls * 1e9:.0f} ns; a real driver's takes microseconds, which every exporter pays alike.
@@ -298,20 +371,25 @@ call costs about {floor.median / calls * 1e9:.0f} ns; a real driver's takes micr
 {table(lines, floor)}
 
 * *Collection*: median time to read all cards once, one after the other; Poise with its slow collectors at their own rate takes
-  {poise.collection.mean * 1e3:.3g} ms in the mean. nvitop-exporter: its update of all devices, without its host metrics.
+  {poise.mean * 1e3:.3g} ms in the mean. nvitop-exporter: its update of all devices, without its host metrics.
 * *C loop*: the {calls} library calls of one fast tick of Poise, in C, with the answers thrown away. The benchmark checks that both make the same calls.
-* *Scrape*: median of {SCRAPES} requests of /metrics, uncompressed, as the client sees them; Poise's largest {poise.serving.scrape_largest * 1e3:.3g} ms
-  for {poise.serving.page_bytes / 1000:.0f} kB.
+* *Scrape*: median of {SCRAPES} requests of /metrics, uncompressed, as the client sees them; with engines the largest is
+  {full.scrape_largest * 1e3:.3g} ms for {full.page_bytes / 1000:.0f} kB.
 * *CPU*: share of one core over {seconds:.0f} s at an interval of 1 s, with a scrape every {SCRAPE_EVERY_SECONDS:.0f} s.
+* *With {ENGINES} engines*: each a recorded page of a loaded vLLM server (`tests/captures/{ENGINE_PAGE.name}`), polled every 5 s.
 * *Without PCIe*: nvitop-exporter with its two PCIe throughput reads per card replaced by a constant. NVML blocks for 20 ms in each.
 
-| aim | | |
-|-|-|-|
-{aims}
+## Collection with a driver that takes its time
 
-Poise's own part of a tick is {own * 1e6 / 8:.0f} µs per card: the Python between the calls. Against a library that answers at once, that is {ratio:.0f} times the C
-loop: Python makes a call through ctypes in about the time in which this library answers ten. With a driver whose calls took 10 µs each, {calls} calls
-would take {calls * 10 / 1000:.1f} ms, and a tick of Poise {1 + own / (calls * 10e-6):.1f} times that.
+{delays_table(rows)}
+
+Every call of the library is held for so long on purpose, in the C loop and under Poise alike; the whole of `nvmlDeviceGetFieldValues` counts as one
+call. Poise's own part of a tick is {own * 1e6 / 8:.0f} µs per card: the Python between {calls // 8} calls. Against a library that answers at once that is
+{rows[0].ratio:.0f} times the C loop, because Python makes a call through ctypes in about the time in which this library answers several.
+
+## Aims
+
+{aims(rows, full, peer)}
 """
 
 
@@ -328,18 +406,27 @@ def main() -> int:
     parser.add_argument("--without-nvitop", action="store_true", help="leave nvitop-exporter out")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="poise-bench-tools-") as tools:
-        say("C loop")
-        floor, floor_calls = measure_floor(compile_floor(Path(tools)))
-        say("collection of Poise")
+        say("C loop and collection of Poise")
+        program = compile_floor(Path(tools))
+        floor, floor_calls = measure_floor(program)
         collection, poise_calls = measure_poise_collection()
         if floor_calls != poise_calls:
             differing = {name for name in {*floor_calls, *poise_calls} if floor_calls.get(name) != poise_calls.get(name)}
             raise SystemExit(f"bench: the C loop does not make the calls of a tick any more: {sorted(differing)}")
-        say(f"poise exporter for {arguments.seconds:.0f} s")
+        rows = [Delayed(0.0, floor, collection)]
+        for delay in DRIVER_DELAYS:
+            say(f"the same with calls that take {delay * 1e6:.0f} µs longer")
+            rows.append(Delayed(delay, measure_floor(program, delay)[0], measure_poise_collection(delay)[0]))
+        say(f"poise exporter for {arguments.seconds:.0f} s, and again with {ENGINES} engines")
         port = free_port()
         command = [sys.executable, "-m", "poise.cli.main", "exporter", f"--listen=127.0.0.1:{port}", "--no-discover"]
-        poise = Line("**poise exporter**", collection, measure_serving(command, port, arguments.seconds))
-        lines = [Line("C loop", floor, None), poise]
+        lines = [
+            Line("C loop", floor, None),
+            Line("**poise exporter**", collection, measure_serving(command, port, arguments.seconds)),
+        ]
+        with engines() as flags:
+            full = measure_serving([*command, *flags], port, arguments.seconds)
+        lines.append(Line(f"**poise exporter** with {ENGINES} engines", None, full))
         nvitop = ""
         python = None if arguments.without_nvitop else install_nvitop(Path(tools) / "nvitop")
         if python is not None:
@@ -354,7 +441,7 @@ def main() -> int:
                 serve = [*probe, "serve", *flags, "--", "--bind-address", "127.0.0.1", "--port", str(port), "--interval", "1"]
                 times = Collection(float(str(answer["median_s"])), float(str(answer["mean_s"])))
                 lines.append(Line(name, times, measure_serving(serve, port, arguments.seconds)))
-        text = report(lines, floor, poise, sum(floor_calls.values()), arguments.seconds, nvitop)
+        text = report(lines, rows, full, sum(floor_calls.values()), arguments.seconds, nvitop)
     print(text)
     if arguments.write:
         arguments.write.write_text(text + kept(arguments.write))

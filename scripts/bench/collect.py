@@ -54,7 +54,7 @@ def readers_of(driver: Driver, clock: Clock) -> list[CardReader]:
             memory=CardMemory(),
             peers=lambda others=others: others,
         )
-        readers.append(CardReader(card, registry.ALL, {}, wall=time.time, monotonic=clock))
+        readers.append(CardReader(card, registry.enabled({}), {}, wall=time.time, monotonic=clock))
     return readers
 
 

@@ -44,12 +44,18 @@ typedef nvmlReturn_t (*clock_get_t)(nvmlDevice_t, nvmlClockType_t, unsigned int 
 typedef nvmlReturn_t (*state_t)(nvmlDevice_t, nvmlPstates_t *);
 typedef nvmlReturn_t (*fields_t)(nvmlDevice_t, int, nvmlFieldValue_t *);
 typedef nvmlReturn_t (*processes_t)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *);
+typedef nvmlReturn_t (*support_t)(nvmlDevice_t, nvmlGpmSupport_t *);
+typedef nvmlReturn_t (*allocate_t)(nvmlGpmSample_t *);
+typedef nvmlReturn_t (*sample_t)(nvmlDevice_t, nvmlGpmSample_t);
+typedef nvmlReturn_t (*compare_t)(nvmlGpmMetricsGet_t *);
 
 static nvmlDevice_t cards[CARDS];
 static unsigned int card_count;
-static nvmlFieldValue_t fields[CARDS][2 * (LINKS + 1) + 3];
+static nvmlFieldValue_t fields[CARDS][2 * (LINKS + 1) + 6];
 static int field_count;
 static unsigned long long newest[CARDS];
+static nvmlGpmSample_t activity[CARDS][2];
+static nvmlGpmMetricsGet_t compared = {.version = NVML_GPM_METRICS_GET_VERSION, .numMetrics = 6};
 
 static void add_field(unsigned int card, int *place, unsigned int id, unsigned int scope)
 {
@@ -81,20 +87,15 @@ int main(int argc, char **argv)
     rates_t rates_of = (rates_t)symbol("nvmlDeviceGetUtilizationRates");
     samples_t samples_of = (samples_t)symbol("nvmlDeviceGetSamples");
     memory_t memory_of = (memory_t)symbol("nvmlDeviceGetMemoryInfo_v2");
-    number_t power_of = (number_t)symbol("nvmlDeviceGetPowerUsage");
-    number_t limit_of = (number_t)symbol("nvmlDeviceGetEnforcedPowerLimit");
-    long_t energy_of = (long_t)symbol("nvmlDeviceGetTotalEnergyConsumption");
     temperature_t temperature_of = (temperature_t)symbol("nvmlDeviceGetTemperatureV");
     margin_t margin_of = (margin_t)symbol("nvmlDeviceGetMarginTemperature");
     clock_get_t clock_of = (clock_get_t)symbol("nvmlDeviceGetClockInfo");
     state_t state_of = (state_t)symbol("nvmlDeviceGetPerformanceState");
     long_t reasons_of = (long_t)symbol("nvmlDeviceGetCurrentClocksEventReasons");
     fields_t fields_of = (fields_t)symbol("nvmlDeviceGetFieldValues");
-    processes_t lists[3] = {
-        (processes_t)symbol("nvmlDeviceGetComputeRunningProcesses_v3"),
-        (processes_t)symbol("nvmlDeviceGetGraphicsRunningProcesses_v3"),
-        (processes_t)symbol("nvmlDeviceGetMPSComputeRunningProcesses_v3"),
-    };
+    processes_t processes_of = (processes_t)symbol("nvmlDeviceGetComputeRunningProcesses_v3");
+    sample_t sample_of = (sample_t)symbol("nvmlGpmSampleGet");
+    compare_t compare_samples = (compare_t)symbol("nvmlGpmMetricsGet");
 
     if (((init_t)symbol("nvmlInitWithFlags"))(0) != NVML_SUCCESS ||
         ((count_t)symbol("nvmlDeviceGetCount_v2"))(&card_count) != NVML_SUCCESS) {
@@ -109,6 +110,15 @@ int main(int argc, char **argv)
         if (((handle_t)symbol("nvmlDeviceGetHandleByIndex_v2"))(card, &cards[card]) != NVML_SUCCESS)
             return 1;
         fields_of(cards[card], 1, &links);
+        nvmlGpmSupport_t support = {.version = NVML_GPM_SUPPORT_VERSION};
+        if (((support_t)symbol("nvmlGpmQueryDeviceSupport"))(cards[card], &support) != NVML_SUCCESS || !support.isSupportedDevice)
+            return 1;
+        for (int half = 0; half < 2; half++)
+            ((allocate_t)symbol("nvmlGpmSampleAlloc"))(&activity[card][half]);
+        sample_of(cards[card], activity[card][0]);
+        add_field(card, &place, NVML_FI_DEV_POWER_AVERAGE, 0);
+        add_field(card, &place, NVML_FI_DEV_POWER_CURRENT_LIMIT, 0);
+        add_field(card, &place, NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 0);
         add_field(card, &place, NVML_FI_DEV_MEMORY_TEMP, 0);
         add_field(card, &place, NVML_FI_DEV_PERF_POLICY_POWER, 0);
         add_field(card, &place, NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 0);
@@ -120,6 +130,11 @@ int main(int argc, char **argv)
         }
         field_count = place;
     }
+
+    static const unsigned int asked[] = {NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_SM_OCCUPANCY, NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+                                         NVML_GPM_METRIC_DRAM_BW_UTIL, NVML_GPM_METRIC_PCIE_TX_PER_SEC, NVML_GPM_METRIC_PCIE_RX_PER_SEC};
+    for (unsigned int i = 0; i < compared.numMetrics; i++)
+        compared.metrics[i].metricId = asked[i];
 
     unsigned long long *took = calloc((size_t)passes, sizeof *took);
     static nvmlSample_t ring[SAMPLES];
@@ -144,20 +159,19 @@ int main(int argc, char **argv)
             if (samples_of(handle, NVML_GPU_UTILIZATION_SAMPLES, newest[card], &type, &count, ring) == NVML_SUCCESS && count)
                 newest[card] = ring[count - 1].timeStamp - SECOND_US;
             memory_of(handle, &memory);
-            power_of(handle, &number);
-            limit_of(handle, &number);
-            energy_of(handle, &large);
             temperature_of(handle, &temperature);
             margin_of(handle, &margin);
             for (int kind = NVML_CLOCK_GRAPHICS; kind <= NVML_CLOCK_VIDEO; kind++)
                 clock_of(handle, (nvmlClockType_t)kind, &number);
             state_of(handle, &state);
             reasons_of(handle, &large);
+            compared.sample1 = activity[card][pass % 2];
+            compared.sample2 = activity[card][1 - pass % 2];
+            sample_of(handle, compared.sample2);
+            compare_samples(&compared);
             fields_of(handle, field_count, fields[card]);
-            for (int list = 0; list < 3; list++) {
-                count = PROCESSES;
-                lists[list](handle, &count, processes);
-            }
+            count = PROCESSES;
+            processes_of(handle, &count, processes);
         }
         took[pass] = now_ns() - begun;
     }
