@@ -148,6 +148,7 @@ class Window:
     """Moments, oldest first, the newest being now. Empty only before the first snapshot."""
 
     moments: tuple[Moment, ...]
+    _parts: dict[float, Window | None] = field(default_factory=dict, compare=False, repr=False)  # of `over`, which every check asks
 
     @property
     def now(self) -> float:
@@ -156,11 +157,12 @@ class Window:
 
     def over(self, seconds: float) -> Window | None:
         """The part of the last `seconds`, or None when the moments do not reach back that far."""
-        start = self.now - seconds
-        inside = tuple(moment for moment in self.moments if moment.at >= start)
-        if len(inside) < 2 or self.now - inside[0].at < seconds * t.WINDOW_COVERAGE:
-            return None
-        return Window(inside)
+        if seconds not in self._parts:
+            start = self.now - seconds
+            inside = tuple(moment for moment in self.moments if moment.at >= start)
+            covered = len(inside) >= 2 and self.now - inside[0].at >= seconds * t.WINDOW_COVERAGE
+            self._parts[seconds] = Window(inside) if covered else None
+        return self._parts[seconds]
 
     def busy_ratio(self, uuid: str) -> float | None:
         """Mean share of busy time of a card, from its busy seconds, else from its utilization; None when it has neither throughout."""
@@ -228,12 +230,15 @@ class Window:
 
     def stuck_ranks(self, engine: str) -> list[str]:
         """Data-parallel ranks that held requests in every moment, and made no token; none when the engine did not answer all the time."""
-        if len(self.moments) < 2 or any(engine not in moment.rank_tokens for moment in self.moments):
+        if len(self.moments) < 2:
             return []
-        ranks = sorted(self.moments[-1].rank_tokens[engine], key=lambda name: (len(name), name))
+        first, last = (moment.rank_tokens.get(engine, {}) for moment in (self.moments[0], self.moments[-1]))
+        still = sorted((rank for rank, tokens in last.items() if first.get(rank) == tokens), key=lambda name: (len(name), name))
+        if not still or any(engine not in moment.rank_tokens for moment in self.moments):
+            return []
         return [
             rank
-            for rank in ranks
+            for rank in still
             if all(moment.rank_requests[engine].get(rank) for moment in self.moments)
             and len({moment.rank_tokens[engine].get(rank) for moment in self.moments}) == 1
         ]
