@@ -267,3 +267,22 @@ def test_every_card_stands_at_most_once_for_an_engine() -> None:
     (result,) = joined([card(0, (10, 1), (11, 1)), card(1, (10, 2))], engine("a", ranks)).engines
     assert sorted(item.uuid for item in result.visible or ()) == ["GPU-0", "GPU-1"]
     assert all(item.use is Use.OWN for item in result.visible or ())
+
+
+# ------------------------------------------------------------------------------------------------- in a pid namespace of our own
+def part_of(gpu: Gpu, used_gib: float) -> Gpu:
+    """The card as seen from a container: processes outside are left out, the memory in use is the whole card's."""
+    return replace(gpu, processes_complete=False, readings={m.GPU_MEMORY_USED: {(): used_gib * GIB}})
+
+
+def test_a_list_that_lacks_some_says_nothing_of_foreign_memory() -> None:
+    result = joined([part_of(card(0, (101, 4), (900, 2)), 8)], engine("a", {101: (None, None, None)}))
+    readings = result.gpu_readings["GPU-0"]
+    assert m.GPU_FOREIGN_MEMORY not in readings
+    assert set(readings[m.GPU_PROCESS_MEMORY].values()) == {4.0 * GIB, 2.0 * GIB}
+
+
+def test_memory_that_no_listed_process_holds_is_somebodys_out_of_sight() -> None:
+    gpus = [part_of(card(0, (101, 70)), 70.5), part_of(card(1), 40), part_of(card(2), 0.4)]
+    result = joined(gpus, engine("a", {101: (None, None, None)}))
+    assert uses(result.engines[0]) == [(0, "own", None), (1, "other", None), (2, "free", None)]
