@@ -7,8 +7,10 @@ from pathlib import Path
 
 from poise.exporter.engines import identity, page, poll, source
 from poise.exporter.engines.argv import flag_names
+from poise.exporter.observed_role import ROLE_MIN_REQUESTS
 from poise.exporter.ownership import FOREIGN_USE_BYTES
 from poise.exporter.procfs import ENVIRONMENT
+from poise.exporter.routers import command_line, roster
 
 TEXT = (Path(__file__).parents[4] / "docs" / "engines.md").read_text()
 READ = TEXT[TEXT.index("## What is read") : TEXT.index("## Names and roles")]
@@ -21,6 +23,18 @@ def test_every_flag_that_is_read_is_documented_and_no_other() -> None:
 
 def test_every_variable_that_is_read_is_documented_and_no_other() -> None:
     assert set(re.findall(r"`([A-Z][A-Z0-9_]+)`", READ)) == ENVIRONMENT
+
+
+def test_every_flag_that_is_read_of_a_router_is_documented_and_no_other() -> None:
+    sentence = TEXT[TEXT.index("Of command lines these flags are read") : TEXT.index("vllm-router puts a title")]
+    assert set(re.findall(r"`(--[a-z-]+)`", sentence)) == set(command_line.flag_names())
+
+
+def test_numbers_of_routers_are_those_of_the_code() -> None:
+    assert f"at most\n{command_line.BACKENDS_LIMIT} engines of one router are kept" in TEXT
+    adr = (Path(__file__).parents[4] / "docs" / "adr" / "0013-who-belongs-together.md").read_text()
+    assert f"at most {roster.ROUTER_GRACE:g} s" in adr
+    assert f"{ROLE_MIN_REQUESTS} finished requests" in adr
 
 
 def test_numbers_are_those_of_the_code() -> None:

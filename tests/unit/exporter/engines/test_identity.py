@@ -9,7 +9,9 @@ from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, url_host, url_of
+from poise.exporter.engines.roles import Declared
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.routers.addresses import Assignment
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import Role
 
@@ -49,6 +51,8 @@ def test_a_name_is_node_and_port_and_never_loopback() -> None:
         (["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'], Role.UNKNOWN, "argv"),
         (["--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1"}'], Role.UNKNOWN, "argv"),
         (["--config", "v.yaml"], Role.UNKNOWN, "argv"),
+        (["--kv-transfer-config", '{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}'], Role.MIXED, "argv"),
+        (["--kv-transfer-config", '{"kv_role":"kv_something"}'], Role.UNKNOWN, "argv"),
     ],
 )
 def test_the_role_is_what_the_command_line_says(arguments: list[str], role: Role, source: str) -> None:
@@ -214,6 +218,9 @@ def test_a_configured_engine_at_an_address_of_a_container_is_its_process() -> No
     engines = roster(EngineSpec("qwen", "http://10.0.0.2:8000"))
     member = one(engines.update([apart(address=None)], 0.0))
     assert (member.identity.engine, member.url, member.found is not None) == ("qwen", "http://10.0.0.2:8000", True)
+    for host in ("127.0.0.1", "node-a"):
+        forwarded = one(roster(EngineSpec("qwen", f"http://{host}:8080")).update([replace(apart(), forwarded=frozenset({8080}))], 0.0))
+        assert (forwarded.identity.engine, forwarded.url, forwarded.found is not None) == ("qwen", f"http://{host}:8080", True)
     elsewhere = roster(EngineSpec("qwen", "http://127.0.0.1:8000")).update([apart()], 0.0)
     assert [(member.identity.engine, member.found is not None) for member in elsewhere] == [("node-a:8000", True), ("qwen", False)]
 
@@ -309,3 +316,111 @@ def test_an_unchanged_list_changes_nothing() -> None:
     before = engines.update([located()], 0.0)
     assert engines.replace_specs([URL_ONLY, LOCAL]) == ()
     assert engines.update([located()], 0.0) == before
+
+
+# ------------------------------------------------------------------------------------------------------- filled once, and held
+NIXL_BOTH = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
+PD = {"node-a:8000": Assignment("chat", Role.DECODE)}
+
+
+def test_a_router_fills_what_nobody_said() -> None:
+    engines = roster()
+    engines.update([located(*NIXL_BOTH)], 0.0)
+    identity = one(engines.fill(PD, {})).identity
+    assert (identity.deployment, identity.role, identity.role_source) == ("chat", Role.DECODE, "router")
+    assert one(engines.update([located(*NIXL_BOTH)], 2.0)).identity == identity
+
+
+def test_what_was_filled_once_is_not_filled_again_while_the_process_lives() -> None:
+    engines = roster()
+    engines.update([located(*NIXL_BOTH)], 0.0)
+    before = one(engines.fill(PD, {}))
+    later = {"node-a:8000": Assignment("other", Role.PREFILL)}
+    engines.update([located(*NIXL_BOTH)], 2.0)
+    assert one(engines.fill(later, {"node-a:8000": Role.PREFILL})).identity == before.identity
+    engines.update([], 4.0)
+    engines.update([located(*NIXL_BOTH, pid=11, ticks=9)], 6.0)
+    identity = one(engines.fill(later, {})).identity
+    assert (identity.deployment, identity.role) == ("other", Role.PREFILL)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said", "deployment", "role", "source"),
+    [
+        (EngineSpec("q", "http://127.0.0.1:8000", "mine", Role.MIXED), Declared(), "mine", Role.MIXED, "config"),
+        (None, Declared(deployment="mine", role=Role.PREFILL), "mine", Role.PREFILL, "environment"),
+        (EngineSpec("q", "http://127.0.0.1:8000", "mine"), Declared(deployment="theirs"), "mine", Role.DECODE, "router"),
+        (None, Declared(deployment="node-a:8000"), "node-a:8000", Role.DECODE, "router"),
+    ],
+)
+def test_what_somebody_said_is_not_filled(spec: EngineSpec | None, said: Declared, deployment: str, role: Role, source: str) -> None:
+    engines = roster(*([spec] if spec is not None else []))
+    member = one(engines.update([replace(located(*NIXL_BOTH), said=said)], 0.0))
+    identity = one(engines.fill({member.identity.engine: Assignment("chat", Role.DECODE)}, {})).identity
+    assert (identity.deployment, identity.role, identity.role_source) == (deployment, role, source)
+
+
+def test_a_role_of_the_command_line_is_not_doubted_by_a_router() -> None:
+    engines = roster()
+    engines.update([located("--kv-transfer-config", '{"kv_connector":"C","kv_role":"kv_producer"}')], 0.0)
+    identity = one(engines.fill(PD, {"node-a:8000": Role.DECODE})).identity
+    assert (identity.deployment, identity.role, identity.role_source) == ("chat", Role.PREFILL, "argv")
+
+
+def test_a_role_that_only_the_counters_show_is_the_last() -> None:
+    engines = roster()
+    engines.update([located(*NIXL_BOTH)], 0.0)
+    unknown = {"node-a:8000": Assignment("chat", Role.UNKNOWN)}
+    identity = one(engines.fill(unknown, {"node-a:8000": Role.PREFILL})).identity
+    assert (identity.deployment, identity.role, identity.role_source) == ("chat", Role.PREFILL, "observed")
+
+
+def test_a_url_that_was_given_no_role_is_filled_by_a_router() -> None:
+    engines = roster(EngineSpec("far", "http://10.0.0.9:8000"))
+    identity = one(engines.fill({"far": Assignment("chat", Role.DECODE)}, {})).identity
+    assert (identity.deployment, identity.role, identity.role_source, identity.discovered) == ("chat", Role.DECODE, "router", "config")
+
+
+def test_new_engines_are_held_and_known_ones_are_not() -> None:
+    engines = roster()
+    engines.update([located()], 0.0)
+    new = located(port=9000, pid=20, ticks=3)
+    assert one(engines.update([located(), new], 2.0, hold=True)).identity.engine == "node-a:8000"
+    assert len(engines.update([located(), new], 4.0)) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- several nodes
+FIRST = ("--master-addr", "10.0.0.1", "--nnodes", "2")
+DP = ("-dp", "4", "-dpl", "2", "--data-parallel-address", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "port", "name"),
+    [
+        ((*FIRST, "--node-rank", "0"), 8000, "10.0.0.1:8000"),
+        ((*FIRST, "--node-rank", "1", "--headless"), None, "10.0.0.1:8000"),
+        ((*FIRST, "--node-rank", "0", "--port", "9000"), 9000, "10.0.0.1:9000"),
+        ((*FIRST, "--node-rank", "1", "--headless", "--port", "9000"), None, "10.0.0.1:9000"),
+        (DP, 8000, "10.0.0.1:8000"),
+        ((*DP, "--headless", "--data-parallel-start-rank", "2"), None, "10.0.0.1:8000"),
+        ((*DP, "--data-parallel-hybrid-lb"), 8000, "node-a:8000"),
+        ((*DP, "--data-parallel-start-rank", "2"), 8000, "node-a:8000"),
+        (("-dp", "4", "--data-parallel-rank", "1", "--data-parallel-address", "10.0.0.1"), 8001, "node-a:8001"),
+        (("-dp", "4", "--data-parallel-address", "10.0.0.1"), 8000, "node-a:8000"),
+        (("--master-addr", "127.0.0.1", "--nnodes", "2"), 8000, "node-a:8000"),
+        (("--master-addr", "127.0.0.1", "--nnodes", "2", "--headless"), None, "node-a:headless"),
+    ],
+)
+def test_all_nodes_of_one_engine_have_one_name(arguments: tuple[str, ...], port: int | None, name: str) -> None:
+    assert one(roster().update([located(*arguments, port=port)], 0.0)).identity.engine == name
+
+
+def test_the_environment_names_a_headless_node_too() -> None:
+    member = one(roster().update([replace(located(*FIRST, "--headless", port=None), said=Declared("qwen", "chat"))], 0.0))
+    assert (member.identity.engine, member.identity.deployment) == ("qwen", "chat")
+
+
+def test_a_headless_node_is_of_its_engines_deployment() -> None:
+    engines = roster()
+    engines.update([located(*FIRST, "--headless", port=None)], 0.0)
+    assert one(engines.fill({"10.0.0.1:8000": Assignment("chat", Role.MIXED)}, {})).identity.deployment == "chat"
