@@ -105,8 +105,8 @@ are `1s`, `500ms`, `1m30s`.
     [exporter.collectors]
     codec = false
 
-Secrets stand in files or variables of their own, never in a setting, and are read with every request. Paths are taken as they stand, relative
-ones from the working directory. docs/engines.md says more of certificates.
+Secrets stand in files or variables of their own, never in a setting, and are read with every request. A relative path is looked for beside
+the file that it stands in; in a flag or a variable, from the working directory. docs/engines.md says more of certificates.
 
 HTTP of the exporter: `/metrics`, `/checks` (the checklist as JSON), `/healthz` (the process lives), `/readyz` (there is a snapshot), `/`.
 HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/metrics` (its own process), `/healthz`, `/readyz`.

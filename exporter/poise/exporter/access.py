@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from poise.exporter import setting_values
@@ -36,6 +37,11 @@ class Access:
     def has_secret(self) -> bool:
         """Whether a token or a password goes with each request."""
         return bool(self.bearer_token_file or self.bearer_token_env or self.username)
+
+    def beside(self, folder: Path) -> Access:
+        """The same with relative paths below `folder`."""
+        paths: dict[str, Any] = {key: str(folder / getattr(self, key)) for key in _FILES if getattr(self, key)}
+        return replace(self, **paths)
 
 
 #: Nothing was said: a certificate has to be good by the system's authorities, and nobody logs in.

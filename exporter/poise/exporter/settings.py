@@ -255,8 +255,10 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
     path = Path(named or "poise.toml")
     if named or _is_there(path):
         settings = from_table(settings, read_file(path), str(path))
+        # A file that a file names is looked for beside it; one that a flag or a variable names, in the working directory.
+        engines = tuple(replace(engine, access=engine.access.beside(path.parent)) for engine in settings.engines)
+        settings = replace(settings, engines=engines)
         if settings.web_config_file:
-            # A file that a file names is looked for beside it; one that a flag or a variable names, in the working directory.
             settings = replace(settings, web_config_file=str(path.parent / settings.web_config_file))
     settings = from_flags(from_environment(settings, environment), arguments)
     known = tuple(collectors)

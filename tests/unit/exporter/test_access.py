@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -95,6 +96,16 @@ def test_a_secret_in_the_wrong_place_is_not_shown_where_a_word_for_it_stands(opt
 def test_paths_of_secrets_are_shown() -> None:
     with pytest.raises(SettingsError, match="bearer_token_file=/run/token"):
         parsed("--engine", "qwen=https://h:1,bearer_token_file=/run/token,role=nonsense")
+
+
+def test_a_file_that_the_configuration_names_is_looked_for_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "poise.toml").write_text(
+        '[[exporter.engines]]\nname = "q"\nurl = "https://h:1"\nca_file = "a.pem"\nbearer_token_file = "/run/token"\n'
+    )
+    (spec,) = parsed("--config", str(tmp_path / "poise.toml")).engines
+    assert spec.access == Access(ca_file=str(tmp_path / "a.pem"), bearer_token_file="/run/token")
+    (spec,) = parsed("--engine", "q=https://h:1,ca_file=a.pem").engines
+    assert spec.access == Access(ca_file="a.pem")
 
 
 KEY = st.sampled_from([*KEYS, "gpus", "role", "token", "x", ""])
