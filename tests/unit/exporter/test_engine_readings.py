@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from poise.exporter import metrics as m
 from poise.exporter.engine_readings import engine_readings
 from poise.exporter.engines.dialects import read_page, wanted
 from poise.exporter.engines.page import PageParser
 from poise.exporter.metrics import ALL, Metric, Owner
-from poise.exporter.observed_role import observed_role
 from poise.exporter.snapshot import Engine, EngineConfig, EngineIdentity, EnginePage, Libraries, ObservedEngine, Pod, Readings, Role
 
 from tests.recorded import CAPTURES
@@ -111,26 +109,6 @@ def test_a_living_engine_that_is_not_asked_is_neither_up_nor_down() -> None:
 def test_missing_families_are_published_by_our_names() -> None:
     readings = engine_readings(engine(page=page("api2-server-after")), 2)
     assert readings[m.ENGINE_MISSING_INFO] == {("poise_engine_iteration_tokens",): 1}
-
-
-@pytest.mark.parametrize(
-    ("capture", "role", "observed"),
-    [
-        ("pd-prefill-after", Role.PREFILL, None),
-        ("pd-decode-after", Role.DECODE, None),
-        ("single-server-after", Role.MIXED, None),
-        ("pd-prefill-after", Role.DECODE, "mixed"),
-        ("pd-decode-after", Role.PREFILL, "decode"),
-        ("pd-decode-after", Role.MIXED, "decode"),
-        ("single-server-after", Role.PREFILL, "mixed"),
-        ("single-server-after", Role.DECODE, "mixed"),
-        ("pd-prefill-after", Role.MIXED, None),
-        ("pd-decode-after", Role.UNKNOWN, None),
-        ("tp2-server-before", Role.DECODE, None),
-    ],
-)
-def test_an_observed_role_is_told_only_when_it_contradicts(capture: str, role: Role, observed: str | None) -> None:
-    assert observed_role(page(capture), role) == observed
 
 
 def test_readings_are_declared_with_as_many_labels() -> None:
