@@ -1,7 +1,8 @@
 """Activity inside the card, by NVML's GPU performance monitoring: SMs, tensor cores, device memory and PCIe. Hopper and newer.
 
 A value is the average between two samples of the driver's counters, which must be more than 100 ms apart (nvml.h, nvmlGpmMetricsGet). Two
-samples are allocated once and change places, so that each tick takes one and the other is the one of the tick before.
+samples are allocated once and change places, so that each tick takes one and the other is the one of the tick before. They are one card's
+and its thread's alone: samples that two threads wrote at once have brought a kernel down (plazonic/nvidia_gpu_prometheus_exporter #7).
 """
 
 from __future__ import annotations

@@ -301,6 +301,24 @@ def test_a_reloaded_driver_is_initialised_again() -> None:
         wait_until(lambda: run.view().driver.driver == "580.105.08", "the new version is told")
 
 
+def test_what_another_driver_has_and_lacks_is_found_anew_after_a_reload() -> None:
+    """Field ids, refusals and samples belong to one life of the driver."""
+    with running("h20x2") as run:
+        run.wait_for_all_up()
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_RECOVERY_ACTION) == 0, "the new driver tells the recovery action")
+        run.node.unload_driver()
+        wait_until(lambda: not run.up(0) and not run.up(1), "both cards down")
+        assert (run.card(0) or Gpu(0, "")).absent[m.GPU_ECC_ERRORS] in (Reason.ERROR, Reason.GPU_LOST)
+        run.node.load_driver("535.183.01")
+        run.wait_for_all_up()
+        card = run.card(0)
+        assert card is not None
+        assert card.absent[m.GPU_RECOVERY_ACTION] is Reason.NOT_SUPPORTED
+        assert card.value(m.GPU_ECC_ERRORS, "corrected") == 0
+        assert card.value(m.GPU_FABRIC_STATE, "completed") == 1
+        wait_until(lambda: (run.card(0) or Gpu(0, "")).value(m.GPU_SM_ACTIVE) is not None, "activity is measured again")
+
+
 def test_what_was_read_too_long_ago_is_not_shown_again_when_a_new_thread_takes_the_card_over() -> None:
     """After a driver reload it would be until the first reading, for as long as that takes."""
     with simulated_library("h20x2") as (_, library):
