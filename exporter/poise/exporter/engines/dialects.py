@@ -43,6 +43,7 @@ CACHE_CONFIG_LABELS = (
     "num_gpu_blocks",
     "kv_cache_size_tokens",
     "enable_prefix_caching",
+    "mamba_block_size",
 )
 
 _Key = tuple[str, str]  # model, data-parallel rank
@@ -298,10 +299,14 @@ def _put_capacities(reading: _Reading) -> None:
 
 
 def _capacity(config: Mapping[str, str]) -> float | None:
-    """Tokens that the KV cache holds: told since 0.24, else blocks × block size (too high for hybrid models, vllm#42206)."""
+    """Tokens that the KV cache holds: told since 0.24, else blocks × block size.
+
+    Not for a hybrid model, which has a block size for its state layers, too (vllm/model_executor/models/config.py): blocks are of both kinds
+    then, and the product is too high (vllm#42206).
+    """
     if _whole(config.get("kv_cache_size_tokens")):
         return float(config["kv_cache_size_tokens"])
-    if _whole(config.get("num_gpu_blocks")) and _whole(config.get("block_size")):
+    if "mamba_block_size" not in config and _whole(config.get("num_gpu_blocks")) and _whole(config.get("block_size")):
         return float(config["num_gpu_blocks"]) * float(config["block_size"])
     return None
 

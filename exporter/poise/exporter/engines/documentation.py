@@ -21,9 +21,9 @@ of them is taken, so what vLLM exports under two names counts once. *Always*: th
 """
 
 REST = """
-`poise_engine_kv_cache_capacity_tokens` comes from labels of `vllm:cache_config_info`: `kv_cache_size_tokens` (since 0.24), else
-`num_gpu_blocks` × `block_size`, which is too high for hybrid models and under context parallelism (vllm#42206, #40895); the V1 engine has it since
-0.8.0. `poise_engine_http_requests_total` comes from `http_requests_total` (prometheus-fastapi-instrumentator).
+`poise_engine_kv_cache_capacity_tokens` comes from labels of `vllm:cache_config_info` (V1: since 0.8.0): `kv_cache_size_tokens` since 0.24, before
+that `num_gpu_blocks` × `block_size`. That product would be too high for hybrid models (vllm#42206), where the series is missing instead, and is too
+low under context parallelism (vllm#40895), which a page does not tell. `poise_engine_http_requests_total` comes from `http_requests_total` (prometheus-fastapi-instrumentator).
 
 ## Not usable
 

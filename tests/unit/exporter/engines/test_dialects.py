@@ -110,6 +110,15 @@ def test_capacity_of_older_versions_is_blocks_times_block_size() -> None:
     assert page.work[0].value(m.ENGINE_KV_CACHE_CAPACITY) == 1600
 
 
+def test_blocks_of_a_hybrid_model_are_no_capacity() -> None:
+    blocks = 'block_size="16",engine="0",mamba_block_size="2048",num_gpu_blocks="100"'
+    page = read(BASE + f"vllm:cache_config_info{{{blocks}}} 1\n", "0.16.0")
+    assert page.work[0].value(m.ENGINE_KV_CACHE_CAPACITY) is None
+    assert "poise_engine_kv_cache_capacity_tokens" in page.missing
+    told = read(BASE + f'vllm:cache_config_info{{{blocks},kv_cache_size_tokens="900"}} 1\n')
+    assert told.work[0].value(m.ENGINE_KV_CACHE_CAPACITY) == 900
+
+
 @pytest.mark.parametrize(
     "labels", ['block_size="None",num_gpu_blocks="100"', 'kv_cache_size_tokens="-5"', 'kv_cache_size_tokens="1e99"', 'num_gpu_blocks="9"']
 )
