@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from poise.exporter.engines.fetch import Fetcher, FetchError
+from poise.exporter.engines.identity import host_to_ask
 from poise.exporter.engines.page import Limits, PageError, PageParser, Samples
 from poise.exporter.engines.poll import HEADERS, LOADING_INTERVAL, LONGEST_POLL, SHARE_OF_INTERVAL
 from poise.exporter.engines.repeat import Repeater
@@ -36,12 +37,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterTarget:
-    """What to ask. `url`: None where only the ports are known on which its process listens. `kind`: None where it has to tell itself."""
+    """What to ask. `url`: None where only the ports are known on which its process listens. `kind`: None where it has to tell itself. `host`: its
+    address in a network namespace of its own, None in ours.
+    """
 
     url: str | None
     metrics: str | None = None
     kind: RouterKind | None = None
     command: RouterCommand | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class RouterPoller:
         self._repeater.join(timeout)
 
     def offer(self, ports: tuple[int, ...]) -> None:
-        """The loopback ports among which it is, for a target without a URL."""
+        """The ports among which it is, for a target without a URL."""
         self._ports = ports[:PORTS_LIMIT]
 
     @property
@@ -158,24 +162,23 @@ class RouterPoller:
 
     def _look(self, deadline: float) -> None:
         """Finds out on which of its ports the API is, and on which the metrics are. The metrics listener gives its page under every path."""
-        ports, found = self._ports, None
-        for port in ports:
+        urls = [f"http://{host_to_ask(self.target.host)}:{port}" for port in self._ports]
+        for url in urls:
             try:
-                pages.read_workers(self._get(f"http://127.0.0.1:{port}", "/workers", deadline, WORKERS_SIZE_LIMIT))
-                found = port
+                pages.read_workers(self._get(url, "/workers", deadline, WORKERS_SIZE_LIMIT))
+                self._url = url
                 break
             except (FetchError, PageError):
                 continue
-        if found is None:
+        if self._url is None:
             raise FetchError("none of its ports answers as a router's API: it waits for its engines, or starts", refused=True)
-        self._url = f"http://127.0.0.1:{found}"
-        for port in ports:
-            if port != found:
+        for url in urls:
+            if url != self._url:
                 try:
-                    self._samples(f"http://127.0.0.1:{port}", deadline)
+                    self._samples(url, deadline)
                 except (FetchError, PageError):
                     continue
-                self._metrics = f"http://127.0.0.1:{port}"
+                self._metrics = url
                 break
 
     def _ask(self, deadline: float) -> RouterPoll:

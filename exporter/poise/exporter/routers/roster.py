@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poise.exporter import metrics as m
-from poise.exporter.engines.identity import KEEP_GONE, url_host
+from poise.exporter.engines.identity import CLASH, KEEP_GONE, url_host
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.metrics import Metric
 from poise.exporter.router_specs import RouterSpec
@@ -26,7 +26,9 @@ ROUTER_GRACE = 6.0
 
 @dataclass(frozen=True, slots=True)
 class SeenRouter:
-    """A router's process now. `url` is None while it is not known where it listens; `why_no_url` says why nobody asks."""
+    """A router's process now. `url` is None while it is not known where it listens; `why_no_url` says why nobody asks. `apart`: in a network
+    namespace of its own, where every port is free.
+    """
 
     key: ProcessKey
     kind: RouterKind
@@ -35,6 +37,7 @@ class SeenRouter:
     why_no_url: str = ""
     told: tuple[RouterBackend, ...] = ()  # by its command line
     disaggregated: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +175,11 @@ class RouterRoster:
                 self._since.setdefault(router.key, now)
                 return
             spec = self.spec_of(router.url) if router.url is not None else None
-            name = spec.name if spec is not None else f"{self.node}:{url_host(router.url)[1]}" if router.url is not None else ""
-            before = self._members.get(name)
-            if not name or (before is not None and before.key is not None):
+            name = self._name_of(router, spec)
+            if name is None:
                 self._since.setdefault(router.key, now)  # it cannot be named, or its name is another living router's
                 return
+            before = self._members.get(name)
             since = self._since.get(router.key, now)
             if before is None:
                 before = _Member(name, spec.deployment or None if spec is not None else None, router.kind, router.url, since, spec=spec)
@@ -186,6 +189,19 @@ class RouterRoster:
         if router.told and not member.backends:
             member = replace(member, backends=router.told)
         self._members[name] = _with_answer(member, router.poll, router.url)
+
+    def _name_of(self, router: SeenRouter, spec: RouterSpec | None) -> str | None:
+        """The configured name, else ``<node>:<port>``; with the first free number where another has it in a network namespace of its own."""
+        if router.url is None:
+            return None
+        name = spec.name if spec is not None else f"{self.node}:{url_host(router.url)[1]}"
+        number = 1
+        while (before := self._members.get(name)) is not None and before.key is not None:
+            if not router.apart:
+                return None
+            number += 1
+            name = f"{name.partition(CLASH)[0]}{CLASH}{number}"
+        return name
 
 
 def _has_topology(member: _Member) -> bool:

@@ -15,8 +15,11 @@ from poise.exporter.engines.table import Process, ProcessKey
 from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import Assignment, KnownEngine
+from poise.exporter.routers.command_line import RouterCommand
+from poise.exporter.routers.outside import Outside
 from poise.exporter.routers.poll import RouterPoll, RouterPoller, RouterTarget
 from poise.exporter.routers.roster import RouterRoster, SeenRouter
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import CollectorStatus, Router
 
 ROUTERS = "router_pages"
@@ -56,6 +59,7 @@ class RouterWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = proc
+        self._outside = Outside(proc)
         self._interval = interval
         self._limits = limits
         self._clock = clock
@@ -71,6 +75,7 @@ class RouterWatch:
     def update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
         """Takes over a scan at `now` (Unix seconds); returns the pids of its routers."""
         found = find_routers(processes)
+        self._outside.keep([process.key for process in found])
         targets: dict[ProcessKey | str, tuple[str, RouterTarget]] = {}
         unreachable: dict[ProcessKey, str] = {}
         for process in found:
@@ -85,7 +90,7 @@ class RouterWatch:
         self._keep_pollers(targets)
         self._offer_ports(found)
         polls = {key: poller.latest for key, poller in self._pollers.items()}
-        seen = [_seen(process, polls.get(process.key), unreachable.get(process.key, "")) for process in found]
+        seen = [_seen(process, targets.get(process.key), polls.get(process.key), unreachable.get(process.key, "")) for process in found]
         self._roster.update(seen, {name: poll for name, poll in polls.items() if isinstance(name, str)}, now)
         self._tell_overdue(unreachable, now)
         if not any(poll.failed for poll in polls.values()):
@@ -142,18 +147,33 @@ class RouterWatch:
         """What to ask for a router's process, or in words why nobody can."""
         command = process.router
         assert command is not None
-        if not self._proc.same_namespace(process.pid, "net"):
-            return "it runs in another network namespace"
-        if not command.told:
-            return RouterTarget(None, None, command.kind, command)
-        if command.port is None:
+        if command.told and command.port is None:
             return "its --port is no port"
+        if not self._proc.same_namespace(process.pid, "net"):
+            return self._target_outside(process, command)
+        if command.port is None:
+            return RouterTarget(None, None, command.kind, command)
         url = _url(command.host, command.port)
         spec = self._roster.spec_of(url)
         metrics = _metrics_of(spec) if spec is not None else None
         if metrics is None and command.metrics is not None:
             metrics = _url(*command.metrics)
         return RouterTarget(url, metrics, command.kind, command)
+
+    def _target_outside(self, process: Process, command: RouterCommand) -> RouterTarget | str:
+        """What to ask in another network namespace. Its metrics are read where they are listened for on more than loopback."""
+        reached = self._outside.reach(process, self._clock())
+        if reached.address is None:
+            return "it is in a network namespace of its own, where it is not reached from here"
+        host = str(reached.address)
+        if command.port is None:
+            return RouterTarget(None, None, command.kind, command, host)
+        url = _url(host, command.port)
+        spec = self._roster.spec_of(url)
+        metrics = _metrics_of(spec) if spec is not None else None
+        if metrics is None and command.metrics is not None and not is_loopback(command.metrics[0] or ""):
+            metrics = _url(host, command.metrics[1])
+        return RouterTarget(url, metrics, command.kind, command, host)
 
     def _is_at(self, spec: RouterSpec, target: RouterTarget) -> bool:
         return target.url is not None and self._roster.spec_of(target.url) is spec
@@ -192,10 +212,12 @@ class RouterWatch:
         if self._ports_at is not None and self._clock() - self._ports_at < PORTS_INTERVAL:
             return
         self._ports_at = self._clock()
-        sockets = self._proc.sockets()
+        ours = self._proc.sockets()
         for process in hidden:
+            poller = self._pollers[process.key]
+            sockets = ours if poller.target.host is None else self._proc.sockets(process.pid)
             ports = self._proc.listening_ports((process.pid,), sockets) or frozenset()
-            self._pollers[process.key].offer(tuple(sorted(ports)))
+            poller.offer(tuple(sorted(ports)))
 
     def _tell_overdue(self, unreachable: Mapping[ProcessKey, str], now: float) -> None:
         """Logs once of each router that is not shown after a while why that is so."""
@@ -206,14 +228,15 @@ class RouterWatch:
         self._told = overdue
 
 
-def _seen(process: Process, poll: RouterPoll | None, why_no_url: str) -> SeenRouter:
+def _seen(process: Process, target: tuple[str, RouterTarget] | None, poll: RouterPoll | None, why_no_url: str) -> SeenRouter:
     command = process.router
     assert command is not None
     answer = poll if poll is not None else RouterPoll(error=why_no_url or "not asked yet")
     url = answer.url
-    if url is None and command.told and command.port is not None and not why_no_url:
-        url = _url(command.host, command.port)
-    return SeenRouter(process.key, command.kind, url, answer, why_no_url, command.backends, command.disaggregated)
+    if url is None and target is not None:
+        url = target[1].url
+    apart = target is not None and target[1].host is not None
+    return SeenRouter(process.key, command.kind, url, answer, why_no_url, command.backends, command.disaggregated, apart)
 
 
 def _metrics_of(spec: RouterSpec) -> str | None:
