@@ -19,11 +19,6 @@ from tests.vllm.deploying import bring_up, progress_of, read, request_for, total
 from tests.waiting import wait_until
 
 
-def drive(deployment: Deployment, requests: int, concurrency: int = 4) -> LoadResult:
-    settings = LoadSettings(deployment.engine().url, deployment.plan.served_name, concurrency=concurrency, requests=requests, max_tokens=48)
-    return asyncio.run(load.run_load(settings, LoadResult(), time.monotonic, asyncio.Event()))
-
-
 def test_ranks_zero_and_one_are_on_their_cards_by_pid(tp: Deployment) -> None:
     workers = tp.workers()
     assert [(worker.title, worker.local_rank) for worker in workers] == [("VLLM::Worker_TP0", 0), ("VLLM::Worker_TP1", 1)]

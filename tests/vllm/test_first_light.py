@@ -148,8 +148,8 @@ def test_healthy_pair_under_load_is_busy_on_both_cards_and_joined_by_pid_rank_an
 
 
 def change(scene: Scene, fault: faults.Fault, action: Callable[[], object]) -> None:
-    """Put a fault on or take it back. A server is restarted without load: with it, vLLM takes up to 15 s to leave, which is nothing beside
-    the two minutes of EngineDown and much beside their scaled six seconds."""
+    """Put a fault on or take it back. A server is restarted without load: the seconds to a line count from a server that has answered and
+    clients that ask it, not from clients that wait before they try a dead one again."""
     if fault.kind == "engine":
         scene.load_off()
         action()

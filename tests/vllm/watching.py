@@ -25,10 +25,10 @@ PATIENCE = 120.0
 
 @contextlib.contextmanager
 def loaded(deployment: Deployment, clients: int = SATURATING_CLIENTS, engine: str = "", key: str = "") -> Iterator[LoadResult]:
-    """Requests without end on one engine until the block is left; a server that is down is asked again."""
-    plan = deployment.engine(engine) if engine else deployment.engine()
+    """Requests without end on one engine, else on where clients go, until the block is left; a server that is down is asked again."""
+    url = deployment.engine(engine).url if engine else deployment.plan.url
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    settings = LoadSettings(plan.url, deployment.plan.served_name, concurrency=clients, max_tokens=LONG_ANSWER, headers=headers)
+    settings = LoadSettings(url, deployment.plan.served_name, concurrency=clients, max_tokens=LONG_ANSWER, headers=headers)
     result, loop, stop = LoadResult(), asyncio.new_event_loop(), asyncio.Event()
 
     def drive() -> None:
@@ -43,6 +43,12 @@ def loaded(deployment: Deployment, clients: int = SATURATING_CLIENTS, engine: st
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
         assert not thread.is_alive(), "the load did not stop"
+
+
+def drive(deployment: Deployment, requests: int) -> LoadResult:
+    """So many requests where clients go, and what came of them."""
+    settings = LoadSettings(deployment.plan.url, deployment.plan.served_name, requests=requests, max_tokens=48)
+    return asyncio.run(load.run_load(settings, LoadResult(), time.monotonic, asyncio.Event()))
 
 
 def checklist(deployment: Deployment) -> Mapping[str, Any]:
