@@ -60,13 +60,15 @@ def sent_on(deployment: Deployment) -> dict[str, float]:
 
 def settled(deployment: Deployment) -> str:
     """The exporter's page once it has counted everything that the own pages of engines and router count."""
-    own = {engine.role: total(read(f"{engine.url}/metrics"), "vllm:request_success_total") for engine in deployment.plan.engines}
     page = ""
 
     def counted() -> bool:
         nonlocal page
         page = exporter_page(deployment)
         finished = by_role(deployment, page, "poise_engine_requests_finished_total")
+        if min(finished.values(), default=0) < REQUESTS:
+            return False
+        own = {engine.role: total(read(f"{engine.url}/metrics"), "vllm:request_success_total") for engine in deployment.plan.engines}
         return finished == own and by_role(deployment, page, "poise_router_requests_total") == sent_on(deployment)
 
     wait_until(counted, "the next poll of engines and router", PATIENCE)
