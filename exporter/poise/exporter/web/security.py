@@ -21,6 +21,8 @@ from poise.exporter.web.passwords import Passwords
 
 logger = logging.getLogger(__name__)
 
+#: How long a person's wish to read the files again waits for a look that is going on.
+RENEW_SECONDS = 2.0
 #: How a file is told from what it was: whose file it is, its size, and when it was written, in ns.
 _Mark = tuple[int, int, int, int]
 
@@ -75,19 +77,30 @@ class WebSecurity:
         self._now = self._read(None)
 
     def current(self) -> InForce:
-        """The configuration in force, after a look at whether the files have changed."""
-        with self._lock:
-            marks = self._look()
-            if marks != self._marks:
-                self._marks = marks
-                self._renew()
-            return self._now
+        """The configuration in force, after a look at whether the files have changed.
+
+        While another thread looks, on a disk that hangs for ever, nobody waits for it.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                marks = self._look()
+                if marks != self._marks:
+                    self._marks = marks
+                    self._renew()
+            finally:
+                self._lock.release()
+        return self._now
 
     def renew(self) -> bool:
         """Reads the files again, changed or not; whether what they say is in force now. What is wrong with them is logged."""
-        with self._lock:
+        if not self._lock.acquire(timeout=RENEW_SECONDS):
+            logger.error("--web.config.file=%s: its files cannot be looked at; does their disk hang?", self._path)
+            return False
+        try:
             self._marks = self._look()
             return self._renew()
+        finally:
+            self._lock.release()
 
     def _renew(self) -> bool:
         try:

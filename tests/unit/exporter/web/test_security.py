@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from poise.exporter.web.config import RateLimit
 from poise.exporter.web.security import Limiter, WebSecurity
 
 from tests.certificates import Authority, encrypt
+from tests.waiting import PATIENCE_SECONDS
 
 HASH = "$2y$04$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 
@@ -124,6 +126,34 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(file: 
     encrypt(file.with_name("server.key"), "hunter2")
     with pytest.raises(SettingsError, match="key_file is encrypted"):
         WebSecurity(file)
+
+
+def test_nobody_waits_for_a_look_at_a_disk_that_hangs(
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security = WebSecurity(file)
+    first = security.current()
+    looking, held = threading.Event(), threading.Event()
+
+    look = security._look
+
+    def hang(_self: WebSecurity) -> object:
+        looking.set()
+        held.wait(PATIENCE_SECONDS)
+        return look()
+
+    monkeypatch.setattr(WebSecurity, "_look", hang)
+    thread = threading.Thread(target=security.current)
+    thread.start()
+    try:
+        assert looking.wait(PATIENCE_SECONDS)
+        assert security.current() is first
+        monkeypatch.setattr("poise.exporter.web.security.RENEW_SECONDS", 0.01)
+        assert not security.renew()
+        assert "does their disk hang?" in caplog.text
+    finally:
+        held.set()
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_the_bucket_of_requests_fills_with_time() -> None:
