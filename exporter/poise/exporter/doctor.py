@@ -19,6 +19,7 @@ from poise.exporter import access, doctor_text, logs, named_specs, setting_flags
 from poise.exporter.access import Access
 from poise.exporter.checks.document import FORMAT, document
 from poise.exporter.command import Exporter
+from poise.exporter.doctor_logs import LogError, read_log, with_logs
 from poise.exporter.engines.credentials import Credentials
 from poise.exporter.engines.fetch import Fetcher, FetchError
 from poise.exporter.nvml import registry
@@ -59,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", metavar="DURATION", default=DEFAULT_WINDOW, help=f"how long to look without an exporter (default {DEFAULT_WINDOW})"
     )
+    parser.add_argument(
+        "--engine-log",
+        dest="engine_logs",
+        action="append",
+        metavar="[NAME=]FILE",
+        help="what `vllm serve` wrote at its start: the ranks and the paths between them are checked too; NAME is the engine's; repeatable",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour (default auto: in a terminal only)")
     setting_flags.add_arguments(parser, registry.SWITCHES)
@@ -68,8 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the checklist; 0 all pass, 1 something fails, 2 could not look."""
     try:
+        given = [read_log(text) for text in arguments.engine_logs or ()]
         page, source, stuck = _look(arguments)
-    except (CouldNotLook, SettingsError) as error:
+        page = with_logs(page, given)
+    except (CouldNotLook, LogError, SettingsError) as error:
         print(f"poise: {error}", file=sys.stderr)
         return COULD_NOT_LOOK
     if arguments.json:

@@ -1,4 +1,7 @@
-"""The checklist for a terminal: the document of `checks/document.py` as wrapped, aligned, optionally coloured lines. Pure."""
+"""The checklist for a terminal: the document of `checks/document.py` as wrapped, aligned, optionally coloured lines. Pure.
+
+Grouped by what a line is about: the node, its cards, each engine, each deployment; in a group what fails comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
+
+#: Lines about cards, whichever engine they name.
+_OF_CARDS = frozenset({"cards", "card_health", "idle_unowned_card", "nvlink_links", "fabric"})
 
 #: Fail first: what a person came for.
 _ORDER = {"fail": 0, "unknown": 1, "pass": 2}
@@ -41,22 +47,46 @@ def _render(document: Mapping[str, Any], source: str, width: int, colour: bool) 
         label = word if position == 0 else ""
         yield from _labelled(label, _COLOURS.get(verdict["state"], ""), text, width, colour)
     yield ""
-    for result in sorted(document["checks"], key=lambda result: _ORDER.get(result["status"], 1)):
-        yield from _result(result, width, colour)
+    for heading, results in _groups(document):
+        yield from (_paint(text, "1", colour) for text in _wrap(heading, "", width))
+        for result in sorted(results, key=lambda result: _ORDER.get(result["status"], 1)):
+            yield from _result(result, heading, width, colour)
+        yield ""
     counts = {status: sum(result["status"] == status for result in document["checks"]) for status in _ORDER}
-    yield ""
     yield f"{counts['fail']} failed, {counts['unknown']} unknown, {counts['pass']} passed"
 
 
-def _result(result: Mapping[str, Any], width: int, colour: bool) -> Iterator[str]:
-    status = result["status"]
-    about = f" · {result['subject']}" if result["engine"] or result["uuid"] else ""
-    yield from _labelled(_WORDS.get(status, status), _COLOURS.get(status, ""), f"{result['title']}{about}", width, colour)
+def _groups(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Heading and results of each group, in the order in which they are shown."""
+    groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for result in document["checks"]:
+        if result.get("deployment"):
+            key = (3, f"Deployment {result['deployment']}")
+        elif result["check"] in _OF_CARDS or (result["uuid"] and not result["engine"]):
+            key = (1, "Cards")
+        elif result["engine"]:
+            key = (2, f"Engine {result['subject']}")
+        else:
+            key = (0, f"Node {document['node']}")
+        groups.setdefault(key, []).append(result)
+    return [(heading, groups[(place, heading)]) for place, heading in sorted(groups)]
+
+
+def _result(result: Mapping[str, Any], heading: str, width: int, colour: bool) -> Iterator[str]:
+    status, title = result["status"], result["title"]
+    about = result["subject"]
+    if (result["engine"] or result["uuid"]) and not heading.endswith(about) and not result.get("deployment"):
+        title = f"{title} · {about}"
+    label, code = _WORDS.get(status, status), _COLOURS.get(status, "")
+    if status == "pass":
+        yield from _labelled(label, code, f"{title}: {result['sentence']}", width, colour, hang=2)
+        return
+    yield from _labelled(label, code, title, width, colour)
     yield from _labelled("", "", result["sentence"], width, colour)
     for label, text in (("cause", result["cause"]), ("fix", result["fix"])):
         if text:
             yield from _labelled("", "", f"{label:<6} {text}", width, colour, hang=7)
-    if status != "pass" and result["evidence"]:
+    if result["evidence"]:
         seen = "; ".join(f"{name}: {value}" for name, value in result["evidence"].items())
         yield from _labelled("", "", f"{'seen':<6} {seen}", width, colour, hang=7)
 

@@ -20,6 +20,7 @@ from poise.exporter.checks.document import document
 from poise.exporter.checks.runner import Runner
 
 from tests.scenes import START, card, engine, node
+from tests.startup_logs import V1
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +157,34 @@ def test_own_look_on_a_machine_without_driver_could_not_look(capsys: pytest.Capt
 def test_bad_window_names_flag_and_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--here", "--window", "soon"]) == 2
     assert "--window=soon" in capsys.readouterr().err
+
+
+def test_start_up_log_that_is_given_is_judged_with_the_engine_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "vllm=1.log"
+    log.write_text("\n".join(V1))
+    with serving(200, checklist()) as url:
+        assert main(["doctor", "--json", "--exporter", url, "--engine-log", str(log)]) == 1
+        page = json.loads(capsys.readouterr().out)
+        assert main(["doctor", "--exporter", url, "--engine-log", f"n1:8000={log}"]) == 1
+    (ours,) = [result for result in page["checks"] if result["check"] == "startup_log"]
+    assert ours["sentence"] == "the log is of a start with TP=2, and the engine runs with TP=1"
+    assert (ours["engine"], ours["subject"]) == ("n1:8000", "qwen-32b on n1:8000 TP=1")
+    assert page["verdict"] == json.loads(checklist())["verdict"], "a problem is said before what is watched"
+    assert "the log is of a start with TP=2" in capsys.readouterr().out
+
+
+def test_log_of_a_failed_start_changes_a_calm_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("ValueError: Total number of attention heads (4) must be divisible by tensor parallel size (3).")
+    calm = node([card(0, busy=0)], expected=1)
+    body = json.dumps(document(calm, Runner().observe(dataclasses.replace(calm, taken_at=START)))).encode()
+    with serving(200, body) as url:
+        assert main(["doctor", "--json", "--exporter", url, "--engine-log", str(log)]) == 1
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert (verdict["state"], verdict["lines"][0]["subject"]) == ("problem", "vllm.log")
+
+
+@pytest.mark.parametrize("given", ["/nonexistent/x.log", "n1:8000=/nonexistent/x.log", "/dev/null", "/tmp"])
+def test_log_that_cannot_be_read_is_said_with_exit_code_two(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--here", "--engine-log", given]) == 2
+    assert f"--engine-log={given}: " in capsys.readouterr().err

@@ -12,6 +12,7 @@ from poise.exporter.checks.runner import Runner
 from poise.exporter.doctor_text import exit_code, render
 from poise.exporter.snapshot import NodeSnapshot
 
+from tests.pd_scenes import decode, prefill
 from tests.scenes import START, card, engine, node
 
 
@@ -25,20 +26,46 @@ NO_DRIVER = node([], expected=0, driver="")
 LOADING = node([card(0, busy=0), card(1, busy=0)], [engine(page=False, start=START - 20)], expected=2)
 
 
-def test_failing_lines_come_first_with_cause_fix_and_what_was_seen() -> None:
+def test_failing_lines_come_first_in_their_group_with_cause_fix_and_what_was_seen() -> None:
     text = render(doc(ONE_CARD), source="exporter http://127.0.0.1:9747", width=200, colour=False)
     lines = text.splitlines()
     assert lines[0].startswith("Poise doctor · n1 · ")
     assert lines[2].startswith("Problem  qwen-32b on n1:8000 TP=1 · the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused")
     first = next(index for index, line in enumerate(lines) if line.startswith("FAIL"))
-    assert lines[first : first + 2] == [
-        "FAIL     Tensor-parallel size equals the cards in use and the visible ones · qwen-32b on n1:8000 TP=1",
+    assert lines[first - 1 : first + 2] == [
+        "Engine qwen-32b on n1:8000 TP=1",
+        "FAIL     Tensor-parallel size equals the cards in use and the visible ones",
         "         the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused",
     ]
     assert lines[first + 2].startswith("         cause  tensor_parallel_size=1 but 2 GPUs are visible (CUDA_VISIBLE_DEVICES=0,1)")
     assert lines[first + 3].startswith("         fix    start it with --tensor-parallel-size 2")
     assert lines[-1].startswith("1 failed, ")
     assert not any(line.startswith("FAIL") for line in lines[first + 1 :])
+
+
+def test_lines_are_grouped_by_node_cards_engines_and_deployments_and_a_passing_one_is_one_line() -> None:
+    pair = [prefill(), decode()]
+    scene = dataclasses.replace(node([card(0, busy=0), card(1, busy=0)], [engine(environment="0,1"), *pair], expected=2), rdma_ports=())
+    lines = render(doc(scene), source="", width=200, colour=False).splitlines()
+    headings = [line for line in lines if line.startswith(("Node ", "Cards", "Engine ", "Deployment "))]
+    assert headings == [
+        "Cards",
+        "Engine qwen-32b on n1:8000 TP=2",
+        "Engine qwen-32b on n1:8100 TP=1",
+        "Engine qwen-32b on n1:8200 TP=1",
+        "Deployment qwen-pd",
+    ]
+    assert "PASS     Driver loaded, expected cards there and healthy: driver 570.1, 2 cards of 2 expected answer" in lines
+    assert lines.index("PASS     Prefill and decode are both there: 1 prefill engine and 1 decode engine live here") > lines.index(
+        "Deployment qwen-pd"
+    )
+
+
+def test_plain_engine_on_one_card_has_a_short_list() -> None:
+    page = doc(node([card(0, busy=0)], [engine(cards=[0], environment="0")], expected=1))
+    checks = page["checks"]
+    assert isinstance(checks, list)
+    assert len(checks) <= 10, [item["check"] for item in checks]
 
 
 def test_no_escape_codes_without_colour_and_some_with_it() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poise.exporter.checks.result import CheckResult
+from poise.exporter.checks.result import WORST_FIRST, CheckResult, State
 from poise.exporter.checks.runner import CheckOutcome, sentence_of, subject_of
 from poise.exporter.snapshot import NodeSnapshot
 
@@ -22,19 +23,31 @@ def document(snapshot: NodeSnapshot, outcome: CheckOutcome) -> dict[str, Any]:
         "verdict": {
             "state": str(outcome.verdict.state),
             "summary": outcome.verdict.summary,
-            "lines": [_result(snapshot, result) for result in outcome.verdict.lines],
+            "lines": [entry(result, subject_of(snapshot, result)) for result in outcome.verdict.lines],
         },
-        "checks": [_result(snapshot, result) for result in outcome.results],
+        "checks": [entry(result, subject_of(snapshot, result)) for result in outcome.results],
     }
 
 
-def _result(snapshot: NodeSnapshot, result: CheckResult) -> dict[str, Any]:
+def with_results(page: Mapping[str, Any], added: Sequence[tuple[CheckResult, str]]) -> dict[str, Any]:
+    """A document with more results, each with its subject: behind the others, and before the verdict's lines where they are worse."""
+    entries = [entry(result, subject) for result, subject in added]
+    verdict = dict(page["verdict"])
+    worst = min(entries, key=lambda item: WORST_FIRST.index(State(item["state"])), default=None)
+    known = [str(state) for state in WORST_FIRST]
+    if worst is not None and verdict["state"] in known and known.index(worst["state"]) < known.index(verdict["state"]):
+        verdict = {"state": worst["state"], "summary": worst["line"], "lines": [worst, *verdict["lines"]]}
+    return {**page, "verdict": verdict, "checks": [*page["checks"], *entries]}
+
+
+def entry(result: CheckResult, subject: str) -> dict[str, Any]:
+    """A result as JSON-ready values."""
     return {
         "check": result.check,
         "title": result.title,
         "status": str(result.status),
         "state": str(result.state),
-        "subject": subject_of(snapshot, result),
+        "subject": subject,
         "engine": result.engine,
         "deployment": result.deployment,
         "gpu": result.gpu,
@@ -44,5 +57,5 @@ def _result(snapshot: NodeSnapshot, result: CheckResult) -> dict[str, Any]:
         "fix": result.fix,
         "evidence": dict(result.evidence),
         "since": result.since,
-        "line": sentence_of(snapshot, result),
+        "line": sentence_of(result, subject),
     }

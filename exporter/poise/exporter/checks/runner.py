@@ -166,7 +166,7 @@ def verdict_of(snapshot: NodeSnapshot, window: Window, results: Iterable[CheckRe
     if not bad:
         return Verdict(State.OK, (), _calm(snapshot, window))
     lines = tuple(_without_echoes(bad)[:VERDICT_LINES])
-    return Verdict(bad[0].state, lines, sentence_of(snapshot, lines[0]))
+    return Verdict(bad[0].state, lines, sentence_of(lines[0], subject_of(snapshot, lines[0])))
 
 
 def _without_echoes(bad: list[CheckResult]) -> list[CheckResult]:
@@ -199,9 +199,9 @@ def subject_of(snapshot: NodeSnapshot, result: CheckResult) -> str:
     return f"{name} {words.parallelism(engine)}"
 
 
-def sentence_of(snapshot: NodeSnapshot, result: CheckResult) -> str:
+def sentence_of(result: CheckResult, subject: str) -> str:
     """One line for people: subject, what holds, why."""
-    parts = [subject_of(snapshot, result), result.sentence, result.cause]
+    parts = [subject, result.sentence, result.cause]
     return " · ".join(part for part in parts if part)
 
 
