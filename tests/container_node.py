@@ -220,7 +220,7 @@ class Node:
 
     def exporter(self, environment: Mapping[str, str], *arguments: str, port: int = EXPORTER_PORT, within: tuple[str, ...] = ()) -> int:
         """`poise exporter` of this tree on the node. `within` is a command in front, which changes its rights."""
-        listen = ["--listen", f"127.0.0.1:{port}", "--engine-interval", "200ms"]
+        listen = ["--listen", f"127.0.0.1:{port}", "--engine-interval", "1s"]
         command = [*within, sys.executable, "-m", "poise.cli", "exporter", *listen, *arguments]
         log = str(self.folder / f"exporter-{port}.log")
         pid = int(self.ask("background", command=command, environment=dict(environment), log=log))

@@ -28,7 +28,7 @@ DOCKER_ID = uuid.uuid4().hex * 2
 
 #: Port → what the container there is.
 POD, DOCKER, LOOPBACK, ALONE, UNROUTED, IMPOSTER, FILE, SIX = range(8001, 8009)
-ASKED = (POD, DOCKER, FILE, SIX)
+ASKED = (POD, DOCKER, FILE, SIX, 18000)
 
 
 #: Exporters by their rights: root; a user who may trace, as packaging/systemd gives it; a user without rights.
@@ -113,10 +113,10 @@ def containers(made: Node) -> dict[int, int]:
     for number, port in enumerate((POD, DOCKER, LOOPBACK, FILE), 1):
         made.connect(pids[port], f"10.77.{number}.2/24", node_side=(f"10.77.{number}.1/24",))
     made.connect(pids[UNROUTED], "10.78.1.2/24")
-    # Another server of the node has the very address that this container has in a network of its own.
+    # Another container has the very address that this one has in a network of its own, and the node has a route there.
     made.connect(pids[IMPOSTER], "10.79.1.2/24")
-    made.ip("address", "add", "10.79.1.2/32", "dev", "lo")  # before the server below binds it
-    made.start("other", "--port", "18000", serve=(f"10.79.1.2:{IMPOSTER}",), own_network=False)
+    other = made.start("other", "--port", "18000", serve=(f"0.0.0.0:{IMPOSTER}", "0.0.0.0:18000"))
+    made.connect(other, "10.79.1.2/24", node_side=("10.79.1.1/24",))
     made.connect(pids[SIX], "fd77::2/64", node_side=("fd77::1/64",))
     made.settle()
     return pids
@@ -194,7 +194,7 @@ def test_pod_and_container_are_named_and_nothing_else_of_the_pod_is_read(watched
 
 
 def test_the_other_server_with_a_containers_address_is_an_engine_of_its_own(watched: Watched) -> None:
-    assert f"{NODE}:18000" in watched.samples["poise_engine_process_up"]
+    assert watched.checks[f"engine_answers {NODE}:18000"]["evidence"]["address"] == "http://10.79.1.2:18000"
 
 
 def test_an_own_pid_namespace_is_said_at_the_start_and_harms_nothing_that_is_found(watched: Watched) -> None:
@@ -206,8 +206,9 @@ def test_an_own_pid_namespace_is_said_at_the_start_and_harms_nothing_that_is_fou
 def test_a_user_who_may_trace_sees_as_much_as_root(shown: Callable[[int], Watched], watched: Watched) -> None:
     needs_others_to_read(TREE)
     tracer = shown(TRACER)
-    for port in ASKED:
-        assert tracer.checks[f"engine_answers {NODE}:{port}"]["evidence"] == watched.checks[f"engine_answers {NODE}:{port}"]["evidence"]
+    for port in (POD, DOCKER, FILE, SIX):
+        mine, roots = (each.checks[f"engine_answers {NODE}:{port}"]["evidence"] for each in (tracer, watched))
+        assert (mine["address"], mine["process"]) == (roots["address"], roots["process"])
     assert pod(tracer, POD) == [("serving", "chat-0", "vllm")]
     assert "it has no CAP_" not in tracer.everything
     assert "environment cannot be read: run" not in tracer.everything

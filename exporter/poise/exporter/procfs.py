@@ -210,6 +210,16 @@ class ProcFs:
         ours, first = self._root_directory("self"), self._root_directory("1")
         return ours is None or first is None or ours == first
 
+    def has_way_to(self, address: procnet.Address) -> bool:
+        """Whether an address can be on this node, by the routes of our network namespace.
+
+        In the node's first namespace the default route leads off the node: what only it leads to is somebody else's, who is not to be troubled.
+        In a namespace of our own it may lead to the other containers of the node.
+        """
+        if address.is_loopback or not self.same_namespace(1, "net"):
+            return True
+        return procnet.is_routed(address, self.text("self", "net/route"), self.text("self", "net/ipv6_route"))
+
     def sockets(self, pid: int | None = None) -> Sockets:
         """All TCP sockets of our network namespace or of that of a process, IPv4 and IPv6."""
         listening: dict[int, int] = {}

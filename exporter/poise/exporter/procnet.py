@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ESTABLISHED = 0x01  # include/net/tcp_states.h
 TIME_WAIT = 0x06
+_REJECT = 0x0200  # RTF_REJECT, include/uapi/linux/route.h
 LISTEN = 0x0A
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -92,15 +93,40 @@ def _ipv6(if_inet6: str) -> Iterator[ipaddress.IPv6Address]:
             continue
 
 
+def is_routed(address: Address, route: str, ipv6_route: str) -> bool:
+    """Whether a namespace with these tables has a route to an address besides its default route."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return any(network.prefixlen and address in network for _, network in _routes(route))
+    return any(network.prefixlen and address in network for network in _ipv6_routes(ipv6_route))
+
+
 def _default_networks(route: str) -> list[ipaddress.IPv4Network]:
-    """The networks on the interface of the default route; columns are: interface, destination, gateway, flags, …, mask (the eighth)."""
-    rows = []
+    """The networks on the interface of the default route."""
+    rows = list(_routes(route))
+    default = {interface for interface, network in rows if network.prefixlen == 0}
+    return [network for interface, network in rows if interface in default and network.prefixlen]
+
+
+def _routes(route: str) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
+    """Interface and network of each route; columns are: interface, destination, gateway, flags, …, mask (the eighth)."""
     for line in route.splitlines()[1:]:
         fields = line.split()
         try:
             destination, mask = (ipaddress.IPv4Address(struct.pack("=I", int(fields[column], 16))) for column in (1, 7))
-            rows.append((fields[0], ipaddress.IPv4Network((int(destination), str(mask)), strict=False)))
+            if not int(fields[3], 16) & _REJECT:
+                yield fields[0], ipaddress.IPv4Network((int(destination), str(mask)), strict=False)
         except (IndexError, ValueError, struct.error):
             continue
-    default = {interface for interface, network in rows if network.prefixlen == 0}
-    return [network for interface, network in rows if interface in default and network.prefixlen]
+
+
+def _ipv6_routes(ipv6_route: str) -> Iterator[ipaddress.IPv6Network]:
+    """The network of each route; columns are: destination, prefix length, source, its length, next hop, metric, references, use, flags,
+    interface (net/ipv6/route.c, ip6_fib.c).
+    """
+    for line in ipv6_route.splitlines():
+        fields = line.split()
+        try:
+            if not int(fields[8], 16) & _REJECT:
+                yield ipaddress.IPv6Network((bytes.fromhex(fields[0]), int(fields[1], 16)), strict=False)
+        except (IndexError, ValueError):
+            continue

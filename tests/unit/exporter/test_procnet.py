@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.exporter.procnet import ESTABLISHED, LISTEN, addresses, tcp_rows
+from poise.exporter.procnet import ESTABLISHED, LISTEN, addresses, is_routed, tcp_rows
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 REST = b" 00000000:00000000 00:00000000 00000000     0        0 4711 1 0\n"
@@ -110,3 +110,32 @@ def test_any_texts_are_addresses_or_nothing(fib_trie: str, if_inet6: str, route:
 @given(st.text(alphabet="0123456789abcdef: |-/.\n\t", max_size=200))
 def test_almost_right_texts_do_no_harm(text: str) -> None:
     addresses(FIB_TRIE + text, IF_INET6 + text, ROUTE + text)
+
+
+IPV6_ROUTE = """fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth0
+fd990000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200 lo
+"""
+
+
+@little
+@pytest.mark.parametrize(
+    ("address", "routed"),
+    [
+        ("10.244.1.7", True),
+        ("10.9.0.77", True),
+        ("10.10.0.1", False),
+        ("192.0.2.8", False),
+        ("fd00::7", True),
+        ("fd01::7", False),
+        ("fd99::1", False),
+    ],
+)
+def test_the_default_route_is_no_way_to_a_container(address: str, routed: bool) -> None:
+    assert is_routed(ipaddress.ip_address(address), ROUTE, IPV6_ROUTE) is routed
+    assert not is_routed(ipaddress.ip_address(address), "", "")
+
+
+@given(st.text(), st.sampled_from(["10.0.0.1", "fd00::1"]))
+def test_any_routes_lead_somewhere_or_nowhere(text: str, address: str) -> None:
+    is_routed(ipaddress.ip_address(address), ROUTE + text, IPV6_ROUTE + text)

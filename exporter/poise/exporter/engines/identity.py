@@ -29,7 +29,7 @@ KEEP_GONE = 3600.0
 #: free to every server, nobody waits.
 CLASH_GRACE = 60.0
 #: Stands between the name and the number of a further process that would have the same name.
-_CLASH = "#"
+CLASH = "#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Located:
     """A found engine with what the sockets say: `port` is None while unknown, `reachable` is False in another network namespace.
 
     `notes` say what could not be read of it. In another namespace `address` is where it was reached, None while `unreachable` says why not;
-    `addresses` are all that the namespace has.
+    `addresses` are all that the namespace has, `forwarded` the ports of this node that lead to its port.
     """
 
     found: FoundEngine
@@ -47,6 +47,7 @@ class Located:
     pod: Pod | None = None
     address: str | None = None
     addresses: frozenset[str] = frozenset()
+    forwarded: frozenset[int] = frozenset()
     unreachable: str = ""
     said: Declared = field(default_factory=Declared)
 
@@ -223,7 +224,7 @@ class Roster:
         member = self._members.get(name)
         if member is None or member.found is None or member.found.key != key:
             return
-        if _CLASH in name and not member.apart:
+        if CLASH in name and not member.apart:
             del self._members[name]  # a second server on a port that was taken: it never was an engine of its own
         else:
             self._members[name] = replace(member, found=None, gone_since=now)
@@ -273,20 +274,23 @@ class Roster:
         return EngineIdentity(name, deployment, role, source, "config" if spec is not None else "argv"), spec
 
     def _spec_for(self, item: Located) -> EngineSpec | None:
-        """The configured engine that this process is: its URL names this node, or its container's address, and the process's port."""
+        """The configured engine that this process is: its URL names this node, or its container's address, and the process's port, or a port of
+        this node that leads there.
+        """
         for spec in self.specs:
             host, port = url_host(spec.url)
             here = item.reachable and (self.is_local(host) or host == item.found.config.host)
-            if port == item.port and (here or host in item.addresses):
+            leads = port in item.forwarded and self.is_local(host)
+            if leads or (port == item.port and (here or host in item.addresses)):
                 return spec
         return None
 
     def _numbered(self, name: str) -> str:
         """The name with the first number that no living engine has: a restarted container takes over."""
         number = 2
-        while (member := self._members.get(f"{name}{_CLASH}{number}")) is not None and member.found is not None:
+        while (member := self._members.get(f"{name}{CLASH}{number}")) is not None and member.found is not None:
             number += 1
-        return f"{name}{_CLASH}{number}"
+        return f"{name}{CLASH}{number}"
 
 
 def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:

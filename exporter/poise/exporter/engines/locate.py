@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from poise.exporter.engines.argv import DEFAULT_PORT, clean
 from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
+from poise.exporter.engines.forwards import Forward, forwards
 from poise.exporter.engines.identity import Located, url_at, url_of
 from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
 from poise.exporter.engines.roles import Declared, declared
@@ -44,6 +45,7 @@ class _Elsewhere:
 
     sockets: Sockets
     addresses: tuple[Address, ...] = ()
+    forwards: tuple[Forward, ...] = ()  # ports of the node that lead to its addresses
     reached: Reached = field(default_factory=Reached)
     attempt: Attempt | None = None
 
@@ -74,10 +76,12 @@ class Locator:
         return [self._locate(engine) for engine in engines]
 
     def connections(self, key: ProcessKey, port: int) -> int:
-        """Established connections to a port of a server's network namespace, when the sockets were last read."""
+        """Established connections to a server, whose URL has this port, in its network namespace, when the sockets were last read."""
         elsewhere = self._elsewhere.get(key)
-        sockets = self._sockets if elsewhere is None else elsewhere.sockets
-        return sockets.established.get(port, 0)
+        if elsewhere is None:
+            return self._sockets.established.get(port, 0)
+        inner = next((each.container_port for each in elsewhere.forwards if each.port == port), port)
+        return elsewhere.sockets.established.get(inner, 0)
 
     def _locate(self, engine: FoundEngine) -> Located:
         environment = self._environments.get(engine.key)
@@ -98,8 +102,18 @@ class Locator:
         there = self._reach(engine)
         address = str(there.reached.address) if there.reached.address is not None else None
         port = self._port(engine, False) if there.reached.port is None else there.reached.port
-        addresses = frozenset(str(each) for each in there.addresses)
-        return Located(located, port, False, notes, environment.pod, address, addresses, there.reached.why_not, environment.said)
+        return Located(
+            located,
+            port,
+            False,
+            notes,
+            environment.pod,
+            address,
+            addresses=frozenset(str(each) for each in there.addresses),
+            forwarded=frozenset(each.port for each in there.forwards if each.container_port == port),
+            unreachable=there.reached.why_not,
+            said=environment.said,
+        )
 
     def _read_environment(self, pid: int) -> _Environment:
         variables = self.proc.environment(pid)
@@ -138,6 +152,9 @@ class Locator:
             return there
         there.sockets = self.proc.sockets(engine.key.pid)
         there.addresses = self.proc.addresses(engine.key.pid)
+        if new:
+            shown = {str(address) for address in there.addresses}
+            there.forwards = tuple(each for each in forwards(self.proc) if each.container_address in shown)
         running = there.attempt is not None and there.attempt.runs()
         if there.reached.address is not None or running or engine.config.headless or engine.command.unix_socket:
             return there

@@ -103,3 +103,25 @@ def test_where_no_thread_can_be_had_that_is_told(monkeypatch: pytest.MonkeyPatch
     attempt.start()
     assert attempt.result is not None
     assert "can't start new thread" in attempt.result.why_not
+
+
+def test_from_the_nodes_own_network_nobody_beyond_its_gateway_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeProc(tmp_path)
+    for name, space in (("self", "net:[1]"), ("1", "net:[1]"), ("2", "net:[2]")):
+        (fake.root / name / "ns").mkdir(parents=True)
+        (fake.root / name / "ns" / "net").symlink_to(space)
+    proc = ProcFs(fake.root)
+    asked: list[object] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("poise.exporter.engines.reach.socket.create_connection", connect)
+    assert not is_reached(proc, 2, A, 8000)
+    assert asked == []
+    # In a container of its own Poise has only a default route, which leads to the others.
+    (fake.root / "self" / "ns" / "net").unlink()
+    (fake.root / "self" / "ns" / "net").symlink_to("net:[3]")
+    assert not is_reached(proc, 2, A, 8000)
+    assert asked == [("10.0.0.2", 8000)]

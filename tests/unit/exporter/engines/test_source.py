@@ -207,6 +207,26 @@ def test_a_container_says_which_cards_it_has_where_it_runs_and_why_it_cannot_be_
     assert engine.page_error == "it runs in another network namespace and does not listen there yet"
 
 
+def test_a_configured_engine_behind_a_port_that_docker_publishes_is_its_process(
+    fake: FakeProc, server: PageServer, sources: ExitStack
+) -> None:
+    add_tp2(fake, 8000)
+    put_in_container(fake, 100)
+    net = fake.root / "100" / "net"
+    net.mkdir()
+    net.joinpath("fib_trie").write_text("Local:\n  |-- 172.17.0.2\n     /32 host LOCAL\n")
+    fake.sockets([(8000, "0A", 5), (8000, "01", 6)])
+    (fake.root / "net" / "tcp").rename(net / "tcp")
+    fake.sockets([])
+    proxy = f"docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port {server.port} -container-ip 172.17.0.2 -container-port 8000"
+    fake.add(50, proxy.split())
+    source = watching(sources, fake, EngineSpec("qwen", server.url))
+    source.scan_once()
+    wait_for(lambda: source.latest().engines[0].page is not None)
+    (engine,) = source.latest().engines
+    assert (engine.identity.engine, engine.pid, engine.url, engine.client_connections) == ("qwen", 100, server.url, 1)
+
+
 def test_an_environment_that_could_not_be_read_when_the_server_started_is_read_again(fake: FakeProc, sources: ExitStack) -> None:
     fake.add(100, ["vllm", "serve", "m"], environment=b"")
     source = watching(sources, fake)
