@@ -137,6 +137,9 @@ class Handler(BaseHTTPRequestHandler):
                 return None
         except Busy:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many passwords wait to be checked", ("Retry-After", "1"))
+        self.server.tell_once(
+            self.client_address[0], "wrong user or password" if "Authorization" in self.headers else "no user and password"
+        )
         return plain(
             HTTPStatus.UNAUTHORIZED, "a user and his password are asked for", ("WWW-Authenticate", 'Basic realm="poise", charset="UTF-8"')
         )

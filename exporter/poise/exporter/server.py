@@ -33,6 +33,8 @@ MOST_CONNECTIONS = 32
 CONNECTION_SECONDS = 10.0
 #: How often connections past their deadline are looked for, and how soon the server sees that it is to stop.
 POLL_SECONDS = 0.25
+#: Clients and reasons that are logged: a fleet has a few scrapers, a scan of the network has thousands.
+MOST_TOLD = 100
 #: The pause when the process or the node has no descriptor or memory for another connection.
 EXHAUSTED_SECONDS = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -96,6 +98,7 @@ class HttpServer(ThreadingHTTPServer):
         self._monotonic = monotonic
         self._connections: dict[socket.socket, _Connection] = {}
         self._connections_lock = threading.Lock()
+        self._told: set[tuple[str, str]] = set()
         self._dual_stack = host == "" and socket.has_dualstack_ipv6()
         shown = f"{host}:{port}"
         try:
@@ -190,15 +193,23 @@ class HttpServer(ThreadingHTTPServer):
         try:
             secured.do_handshake()
         except ssl.SSLError as error:
-            logger.debug("TLS with %s failed: %s", client_address[0], error.reason or error)
+            self.tell_once(client_address[0], f"TLS failed: {str(error.reason or error).lower().replace('_', ' ')}")
             if error.reason == "HTTP_REQUEST":
                 socket.socket.sendall(secured, _PLAIN_HTTP)  # below TLS, in the client's own tongue
             return False
         names = security.config.tls.client_allowed_sans if security.config.tls is not None else ()
         if not tls.allowed(secured.getpeercert(), names):
-            logger.warning("the certificate of the client %s has none of the names in client_allowed_sans", client_address[0])
+            self.tell_once(client_address[0], "its certificate has none of the names in client_allowed_sans")
             return False
         return True
+
+    def tell_once(self, client: str, words: str) -> None:
+        """Logs why a client is not let in: the first time for a person who is setting it up, later for who looks closely."""
+        with self._connections_lock:
+            new = (client, words) not in self._told and len(self._told) < MOST_TOLD
+            if new:
+                self._told.add((client, words))
+        logger.log(logging.INFO if new else logging.DEBUG, "client %s is not let in: %s", client, words)
 
     def request_read(self, connection: socket.socket) -> None:
         """The request of this connection is complete, and who asks may ask."""

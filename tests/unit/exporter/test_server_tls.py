@@ -144,6 +144,22 @@ def test_users_are_asked_for_on_every_page(authority: Authority) -> None:
             assert response.status == status
 
 
+def test_why_a_client_is_not_let_in_is_logged_once(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with secured(authority, f"{MUTUAL}basic_auth_users: {{alice: {ALICE}}}\n") as server:
+        context = client(authority, pair(authority, "prometheus"))
+        for _ in range(3):
+            ask_secured(server, context, user="alice:hunter2")
+            ask_secured(server, context)
+            raw(server, b"GET / HTTP/1.0\r\n\r\n")
+    told = [record.getMessage() for record in caplog.records if "is not let in" in record.getMessage()]
+    assert [words.partition("is not let in: ")[2] for words in told] == [
+        "wrong user or password",
+        "no user and password",
+        "TLS failed: http request",
+    ]
+
+
 def test_a_certificate_does_not_replace_the_password(authority: Authority) -> None:
     with secured(authority, f"{MUTUAL}basic_auth_users: {{alice: {ALICE}}}\n") as server:
         context = client(authority, pair(authority, "prometheus"))
