@@ -30,4 +30,9 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
     if any(limit.unseen for limit in snapshot.view_limits) and not any(engine.observed.process_up for engine in snapshot.engines):
         yield _LINE.unknown("no engine process is found, and Poise does not see all processes", evidence=evidence, fix=fixes)
     else:
-        yield _LINE.passed(f"engines are found, as far as Poise sees: {said}", evidence=evidence)
+        found = (
+            "engines are found, as far as Poise sees"
+            if any(engine.observed.process_up for engine in snapshot.engines)
+            else "as far as Poise sees"
+        )
+        yield _LINE.passed(f"{found}: {said}", evidence=evidence)

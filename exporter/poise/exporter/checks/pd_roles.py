@@ -25,7 +25,9 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
 def _check(split: Split) -> CheckResult:
     evidence = {str(role): names(split.pool(role)) for role in SPLIT_ROLES}
     for router in split.routers:
-        evidence[f"router {router.name}"] = ", ".join(f"{backend.engine or backend.url} ({backend.role})" for backend in router.backends)
+        evidence[f"router {router.name}"] = (
+            ", ".join(f"{backend.engine or backend.url} ({backend.role})" for backend in router.backends) or "names no engine"
+        )
     elsewhere: list[Role] = []
     for role in SPLIT_ROLES:
         living = split.pool(role)

@@ -36,13 +36,18 @@ class Split:
 
 
 def splits(snapshot: NodeSnapshot) -> tuple[Split, ...]:
-    """The deployments in which prefill and decode are, or are meant to be, different engines, in order of their names."""
+    """The deployments in which prefill and decode are, or are meant to be, different engines, in order of their names.
+
+    One of which nothing lives any more was stopped: that its engines are gone is said of each, once.
+    """
     found = []
     routed = {router.deployment for router in snapshot.routers}
     for name in sorted({engine.identity.deployment for engine in snapshot.engines} | routed):
         engines = tuple(engine for engine in snapshot.engines if engine.identity.deployment == name)
         routers = tuple(router for router in snapshot.routers if router.deployment == name)
-        if any(router.disaggregated for router in routers) or any(engine.identity.role in SPLIT_ROLES for engine in engines):
+        lives = any(engine.observed.process_up is not False for engine in engines) or any(router.up for router in routers)
+        meant = any(router.disaggregated for router in routers) or any(engine.identity.role in SPLIT_ROLES for engine in engines)
+        if lives and meant:
             found.append(Split(name, engines, routers))
     return tuple(found)
 

@@ -76,6 +76,10 @@ def _check(snapshot: NodeSnapshot, engine: Engine) -> CheckResult:
         return CheckResult(
             NAME, TITLE, Status.PASS, State.OK, f"{told}: no card is hidden that others leave free", engine=name, evidence=evidence
         )
+    if engine.config.cuda_visible_devices is None and words.in_pod(engine):
+        # A pod has the cards that it asked for; what is left is the scheduler's to give, and what that costs under load idle_unowned_card says.
+        sentence = f"{told}: the engine sees the {words.count(len(visible), 'card')} that its pod was given"
+        return CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence, engine=name, evidence=evidence)
     names = words.cards(gpu.index for gpu in hidden)
     used = sum(card.use is Use.OWN for card in engine.visible)
     return CheckResult(

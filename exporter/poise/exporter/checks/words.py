@@ -48,13 +48,18 @@ def visible_devices(engine: Engine) -> str:
     return f"a container {asked} and {said}"
 
 
+def in_pod(engine: Engine) -> bool:
+    """Whether the engine is known to run in Kubernetes, whose scheduler gave it the cards that it asked for."""
+    pod = engine.observed.pod
+    return pod is not None and bool(pod.name or pod.namespace)
+
+
 def start_with(engine: Engine, indices: Iterable[int]) -> str:
     """How to give an engine these cards: "start it with CUDA_VISIBLE_DEVICES=0,1", or what its container needs."""
     numbers = [str(index) for index in sorted(indices)]
     if engine.config.container is None:
         return f"start it with CUDA_VISIBLE_DEVICES={','.join(numbers)}"
-    pod = engine.observed.pod
-    if pod is not None and (pod.name or pod.namespace):
+    if in_pod(engine):
         return f"let its pod ask for {count(len(numbers), 'card')} (nvidia.com/gpu: {len(numbers)}), without CUDA_VISIBLE_DEVICES,"
     return f"start its container with NVIDIA_VISIBLE_DEVICES={','.join(numbers)} (docker run --gpus), without CUDA_VISIBLE_DEVICES,"
 

@@ -69,6 +69,14 @@ def test_role_of_another_node_is_unknown_and_the_router_that_names_it_is_enough(
     assert line(pd_node(prefill(), routers=[far]), "pd_roles").status is Status.PASS
 
 
+def test_deployment_that_was_stopped_is_no_longer_judged_as_one() -> None:
+    gone: dict[str, Any] = {"page": False, "process_up": False}
+    dead = pd_router(up=False)
+    outcome = play(lambda _: pd_node(prefill(**gone), decode(**gone), routers=[dead]), 0)
+    assert [result.check for result in outcome.results if result.deployment] == []
+    assert {result.check for result in outcome.results if result.status is Status.FAIL} == {"engine_answers"}
+
+
 # ----------------------------------------------------------------------------------------------------------------- routing
 def test_router_that_does_not_split_before_engines_that_do_is_a_problem() -> None:
     found = line(pd_node(prefill(), decode(), routers=[pd_router(disaggregated=False)]), "pd_routing")
