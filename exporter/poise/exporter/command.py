@@ -29,8 +29,8 @@ from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.pages import Pages
 from poise.exporter.pid_namespace import own_pid_namespace
 from poise.exporter.procfs import ProcFs
-from poise.exporter.reload import Change, change
 from poise.exporter.rdma import RdmaWatch, read_ports
+from poise.exporter.reload import Change, change
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
 from poise.exporter.version import installed_version
