@@ -197,9 +197,10 @@ class World:
 
 @dataclass
 class Figures:
-    """What was measured: resident kibibytes, threads and descriptors, one each per look; samples of the largest page."""
+    """What was measured: resident kibibytes, Python's allocated blocks, threads and descriptors, one each per look; samples of the largest page."""
 
     resident: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     samples: int = 0
@@ -210,6 +211,7 @@ class Figures:
 
     def look(self) -> None:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        self.blocks.append(sys.getallocatedblocks())
         self.resident.append(int(status["VmRSS"].split()[0]))
         self.threads.append(int(status["Threads"]))
         self.descriptors.append(len(os.listdir("/proc/self/fd")))
@@ -310,7 +312,7 @@ def live(ticks: int, say: Callable[[str], None] = lambda text: None) -> Figures:
                 passed = time.monotonic() - began
                 say(
                     f"{tick} of {ticks} ticks in {passed:.0f} s, {passed / tick * (ticks - tick):.0f} s left, "
-                    f"{figures.resident[-1] / 1024:.1f} MB, {figures.threads[-1]} threads, {figures.descriptors[-1]} descriptors"
+                    f"{figures.resident[-1] / 1024:.1f} MB, {figures.blocks[-1]} blocks, {figures.threads[-1]} threads, {figures.descriptors[-1]} descriptors"
                 )
         figures.xids, figures.reloads = watcher.xids, world.reloads
     return figures

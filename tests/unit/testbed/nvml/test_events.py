@@ -118,3 +118,16 @@ def test_a_wait_ends_when_the_driver_goes(simulate: Callable[[str], Simulation])
     node.unload_driver()
     waiting.join(WAIT_MS / 1000)
     assert failures == [ReturnCode.UNKNOWN]
+
+
+def test_what_only_frees_works_after_the_driver_went(simulate: Callable[[str], Simulation]) -> None:
+    """Otherwise a program that lives through many reloads would grow by a set and two samples a card with each."""
+    simulation = simulate("h100x8")
+    n, node = simulation.pynvml, simulation.node
+    n.nvmlInit()
+    events, sample = registered(n, 0), n.nvmlGpmSampleAlloc()
+    node.unload_driver()
+    with pytest.raises(n.NVMLError_Unknown):
+        n.nvmlDeviceGetCount()
+    n.nvmlEventSetFree(events)
+    n.nvmlGpmSampleFree(sample)

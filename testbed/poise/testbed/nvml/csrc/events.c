@@ -26,7 +26,8 @@ EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 
 EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
-    ENTER_NODE(nvmlEventSetFree);
+    nvmlReturn_t refused = gate_memory(FN_nvmlEventSetFree);
+    if (refused != NVML_SUCCESS) return refused;
     if (set == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     pthread_mutex_destroy(&set->lock);
     free(set);

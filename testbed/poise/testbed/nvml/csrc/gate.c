@@ -58,6 +58,12 @@ nvmlReturn_t gate_node(enum function_number function)
     return injected != NVML_SUCCESS ? injected : result;
 }
 
+nvmlReturn_t gate_memory(enum function_number function)
+{
+    if (session_check() == NVML_ERROR_UNINITIALIZED) return NVML_ERROR_UNINITIALIZED;
+    return gate_injected(session_state(), function, NO_CARD);
+}
+
 nvmlReturn_t gate_card(enum function_number function, int card)
 {
     nvmlReturn_t result = session_check();

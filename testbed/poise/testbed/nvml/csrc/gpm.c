@@ -35,7 +35,8 @@ EXPORT nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample)
 
 EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
 {
-    ENTER_NODE(nvmlGpmSampleFree);
+    nvmlReturn_t refused = gate_memory(FN_nvmlGpmSampleFree);
+    if (refused != NVML_SUCCESS) return refused;
     if (sample == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     free(sample);
     return NVML_SUCCESS;

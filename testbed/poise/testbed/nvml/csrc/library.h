@@ -43,6 +43,7 @@ int session_mig_of(nvmlDevice_t device);   /* position in mig_devices[], or -1 f
 
 /* ---- gate.c: counting, injected behaviour, lost cards, refusals ---- */
 nvmlReturn_t gate_node(enum function_number function);
+nvmlReturn_t gate_memory(enum function_number function); /* for what only frees: a driver that went takes nothing with it */
 nvmlReturn_t gate_card(enum function_number function, int card);
 nvmlReturn_t gate_device(enum function_number function, nvmlDevice_t device, struct card_state **card);
 /* The injected part alone: for nvmlInit, which runs before there is a session. */
