@@ -12,10 +12,14 @@ need() { # command package…
     }
 }
 need cc gcc libc6-dev
+need openssl openssl
 if [ "$purpose" = test ]; then
     need prometheus prometheus
     need amtool prometheus-alertmanager
     need chromium chromium fonts-dejavu-core
+    need curl curl
+    need ip iproute2
+    need unshare util-linux
 fi
 missing=$(echo "$missing" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')
 [ -n "$missing" ] || exit 0
