@@ -488,8 +488,8 @@ ROUTER_BACKEND_INFO = _gauge(
     "role",
     "healthy",
 )
-ROUTER_REQUESTS = _counter(_ROUTER, "poise_router_requests_total", "Requests that the router sent on, by the role of the engine", "role")
-ROUTER_ERRORS = _counter(_ROUTER, "poise_router_errors_total", "Requests that failed on the way, by the role of the engine", "role")
+ROUTER_REQUESTS = _counter(_ROUTER, "poise_router_requests_total", "Requests that engines of a role answered through the router", "role")
+ROUTER_ERRORS = _counter(_ROUTER, "poise_router_errors_total", "Requests that failed at engines of a role, as the router counts them", "role")
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

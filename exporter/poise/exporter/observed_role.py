@@ -48,8 +48,7 @@ def shown_role(page: EnginePage, config: EngineConfig) -> Role | None:
 
     Only with a connector that moves KV between engines: without one, answers of one token say nothing (a classifier gives them too).
     """
-    connectors = config.kv_connector or ""
-    if not any(name in connectors for name in PEER_CONNECTORS):
+    if not _moves_kv_between_engines(page, config):
         return None
     finished, generated, local, transferred = _counts(page)
     if finished < ROLE_MIN_REQUESTS or local + transferred <= 0:
@@ -59,6 +58,12 @@ def shown_role(page: EnginePage, config: EngineConfig) -> Role | None:
     ended_by_length = _total(page, m.ENGINE_REQUESTS_FINISHED, "length")
     is_prefill = generated <= SHOWN_PREFILL_MAX_MEAN_TOKENS * finished and ended_by_length >= SHOWN_PREFILL_MIN_LENGTH_SHARE * finished
     return Role.PREFILL if is_prefill and transferred == 0 else None
+
+
+def _moves_kv_between_engines(page: EnginePage, config: EngineConfig) -> bool:
+    """By the command line, or by the page: only such connectors have histograms of their transfers (NIXL 0.11.1, Mooncake 0.33)."""
+    named = config.kv_connector or ""
+    return any(name in named for name in PEER_CONNECTORS) or any(m.ENGINE_KV_TRANSFER_TIME in work.histograms for work in page.work)
 
 
 def _counts(page: EnginePage) -> tuple[float, float, float, float]:

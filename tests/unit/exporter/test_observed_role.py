@@ -52,8 +52,11 @@ NIXL = EngineConfig(kv_connector="NixlConnector", kv_role="kv_both")
         ("tp2-server-before", NIXL, None),
         ("pd-decode-after", replace(NIXL, kv_connector="MultiConnector(NixlConnector, OffloadingConnector)"), Role.DECODE),
         # Out of a store an engine that serves whole requests takes prompt tokens too; without a connector one token is a short answer.
-        ("pd-decode-after", replace(NIXL, kv_connector="LMCacheConnectorV1"), None),
-        ("pd-prefill-after", EngineConfig(), None),
+        ("pd-example-decode-after", replace(NIXL, kv_connector="LMCacheConnectorV1"), None),
+        ("single-prefix-server-after", EngineConfig(), None),
+        # An engine that is only a URL: its page has the transfers of NIXL.
+        ("pd-prefill-after", EngineConfig(), Role.PREFILL),
+        ("pd-decode-after", EngineConfig(), Role.DECODE),
     ],
 )
 def test_counters_show_a_role_beyond_doubt_or_none(capture: str, config: EngineConfig, shown: Role | None) -> None:

@@ -68,6 +68,7 @@ class Member:
     pod: Pod | None = None
     apart: bool = False  # in a network namespace of its own, where every port is free
     deployment_settled: bool = False  # somebody said which, or a router filled it
+    forwarded: frozenset[int] = frozenset()  # ports of this node that lead to its port
 
 
 def url_of(found: FoundEngine, port: int) -> str:
@@ -134,6 +135,7 @@ class Roster:
     _members: dict[str, Member] = field(default_factory=dict)
     _names: dict[ProcessKey, str] = field(default_factory=dict)
     _since: dict[ProcessKey, float] = field(default_factory=dict)  # since when a process waits for its name
+    _seen: dict[ProcessKey, float] = field(default_factory=dict)  # when each living process was seen first
 
     def __post_init__(self) -> None:
         self._enter_configured()
@@ -180,16 +182,17 @@ class Roster:
         (host, port), (other_host, other_port) = url_host(one), url_host(other)
         return port == other_port and self.is_local(host) and self.is_local(other_host)
 
-    def update(self, located: Sequence[Located], now: float, *, hold: bool = False) -> tuple[Member, ...]:
+    def update(self, located: Sequence[Located], now: float, *, hold: float = 0.0) -> tuple[Member, ...]:
         """The members after a scan, in order of their names. An engine whose port is not known yet waits for it.
 
-        `hold`: a router is about to say which engines are its, so that an engine that has no identity yet gets none in this scan.
+        `hold`: a router is about to say which engines are its, so that an engine gets no identity in its first `hold` seconds.
         """
         alive = {item.found.key for item in located}
         for key in [key for key in self._names if key not in alive]:
             self._leave(self._names.pop(key), key, now)
+        self._seen = {item.found.key: self._seen.get(item.found.key, now) for item in located}
         for item in located:
-            if not hold or item.found.key in self._names:
+            if item.found.key in self._names or now - self._seen[item.found.key] >= hold:
                 self._enter(item, now)
         self._enter_configured()
         self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}
@@ -256,6 +259,7 @@ class Roster:
             item.pod,
             not item.reachable,
             settled,
+            item.forwarded,
         )
 
     def _latch(self, item: Located, now: float) -> tuple[EngineIdentity, EngineSpec | None] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from poise.exporter import named_specs
 from poise.exporter.engine_specs import EngineSpec, role_word
-from poise.exporter.engines.argv import shown
+from poise.exporter.engines.argv import VALUE_LIMIT, shown
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.kv_transfer import serves_whole_requests
 from poise.exporter.snapshot import Role
@@ -36,7 +36,7 @@ def declared(variables: Mapping[str, str]) -> Declared:
     problems: list[str] = []
 
     def name_of(variable: str, what: str) -> str:
-        value = variables.get(variable, "").strip()
+        value = variables.get(variable, "").strip()[:VALUE_LIMIT]  # one character more than a name may have is enough to refuse it
         try:
             return named_specs.checked_name(value, what) if value else ""
         except ValueError as error:

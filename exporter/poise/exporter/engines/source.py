@@ -28,6 +28,7 @@ from poise.exporter.observed_role import shown_role
 from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import KnownEngine
+from poise.exporter.routers.roster import ROUTER_GRACE
 from poise.exporter.routers.watch import ROUTERS, RouterWatch
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine, Role, Router
@@ -181,7 +182,7 @@ class EngineSource:
         found = find_engines(processes)
         self._watched = frozenset(pid for engine in found for pid in engine.pids) | self._routers.update(processes, now)
         located = self._locator.locate(found, started)
-        hold = self._routers.is_undecided(now)
+        hold = ROUTER_GRACE if self._routers.is_undecided(now) else 0.0
         members = self._completed(self._roster.update(located, now, hold=hold), now)
         _tell(self._scan.members, members)
         if not hold:
@@ -222,7 +223,9 @@ class EngineSource:
         if member.url is None:
             return None
         host, port = url_host(member.url)
-        return KnownEngine(member.identity.engine, host, port, here=self._is_local(host)) if port is not None else None
+        if port is None:
+            return None
+        return KnownEngine(member.identity.engine, host, port, self._is_local(host), member.forwarded)
 
     def _is_local(self, host: str) -> bool:
         return is_this_node(host, self._node)

@@ -47,12 +47,15 @@ def backend_url(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownEngine:
-    """An engine as the join needs it: its id and where its API is asked; `here`: it listens in the network namespace of this exporter."""
+    """An engine as the join needs it: its id and where its API is asked; `here`: it listens in the network namespace of this exporter;
+    `forwarded`: ports of this node that lead to it.
+    """
 
     engine: str
     host: str
     port: int
     here: bool
+    forwarded: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ def join(
     """
     known = list(engines)
     by_address = {(engine.host, engine.port): engine.engine for engine in known if not is_loopback(engine.host)}
-    by_port = {engine.port: engine.engine for engine in known if engine.here}
+    by_port = {port: engine.engine for engine in known for port in engine.forwarded}
+    by_port |= {engine.port: engine.engine for engine in known if engine.here}
 
     def engine_of(url: str) -> str:
         address = address_of(url)

@@ -42,7 +42,10 @@ class SeenRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A router that is remembered. `deployment` is None until it is settled. `backends` are the last that were known, with our engine ids."""
+    """A router that is remembered. `deployment` is None until it is settled. `backends` are the last that were known, with our engine ids.
+
+    `asked`: it was asked once, so that what is shown of it is more than that nobody asked yet.
+    """
 
     name: str
     deployment: str | None
@@ -56,6 +59,7 @@ class _Member:
     error: str = ""
     backends: tuple[RouterBackend, ...] = ()
     disaggregated: bool = False
+    asked: bool = False
 
 
 @dataclass(slots=True)
@@ -166,7 +170,11 @@ class RouterRoster:
 
     def published(self) -> tuple[Router, ...]:
         """The routers as they are shown, in order of their names."""
-        return tuple(_published(member, member.deployment) for _, member in sorted(self._members.items()) if member.deployment is not None)
+        return tuple(
+            _published(member, member.deployment)
+            for _, member in sorted(self._members.items())
+            if member.deployment is not None and member.asked
+        )
 
     def _enter(self, router: SeenRouter, now: float) -> None:
         name = self._names.get(router.key)
@@ -218,13 +226,14 @@ def _with_answer(member: _Member, poll: RouterPoll, url: str | None) -> _Member:
         kind=poll.kind or member.kind,
         backends=poll.backends if poll.backends is not None else member.backends,
         disaggregated=poll.disaggregated or member.disaggregated,
+        asked=poll.asked or member.asked,
     )
 
 
 def _published(member: _Member, deployment: str) -> Router:
     poll = member.poll if member.poll is not None else RouterPoll(error=member.error)
-    # The engines of one that is silent are known only as long as nothing can have changed: from its answer.
-    backends = member.backends if poll.up else ()
+    # Only from an answer: what a silent one sent to may be another by now.
+    backends = member.backends if poll.up and poll.backends is not None else ()
     return Router(
         member.name,
         deployment,

@@ -69,13 +69,16 @@ class RouterWatch:
         self._success_at: float | None = None
         self._ports_at: float | None = None
         self._told: frozenset[ProcessKey] = frozenset()
+        self._closed: set[ProcessKey] = set()  # processes whose open sockets we may not know
         self._published: tuple[Router, ...] = ()
         self._stopped = False
 
     def update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
         """Takes over a scan at `now` (Unix seconds); returns the pids of its routers."""
         found = find_routers(processes)
-        self._outside.keep([process.key for process in found])
+        keys = {process.key for process in found}
+        self._outside.keep(keys)
+        self._closed &= keys
         targets: dict[ProcessKey | str, tuple[str, RouterTarget]] = {}
         unreachable: dict[ProcessKey, str] = {}
         for process in found:
@@ -216,14 +219,18 @@ class RouterWatch:
         for process in hidden:
             poller = self._pollers[process.key]
             sockets = ours if poller.target.host is None else self._proc.sockets(process.pid)
-            ports = self._proc.listening_ports((process.pid,), sockets) or frozenset()
-            poller.offer(tuple(sorted(ports)))
+            ports = self._proc.listening_ports((process.pid,), sockets)
+            poller.offer(tuple(sorted(ports or ())))
+            if ports is None:
+                self._closed.add(process.key)
 
     def _tell_overdue(self, unreachable: Mapping[ProcessKey, str], now: float) -> None:
         """Logs once of each router that is not shown after a while why that is so."""
         overdue = self._roster.overdue(now)
         for key in overdue - self._told:
             why = unreachable.get(key, "none of its ports answers; vllm-router opens its own once its engines are healthy")
+            if key in self._closed:
+                why = "its open sockets cannot be read: run Poise as root or with CAP_SYS_PTRACE"
             _log.warning("process %d is a router that is not shown yet: %s; --router NAME=URL names one", key.pid, why)
         self._told = overdue
 

@@ -385,8 +385,13 @@ def test_new_engines_are_held_and_known_ones_are_not() -> None:
     engines = roster()
     engines.update([located()], 0.0)
     new = located(port=9000, pid=20, ticks=3)
-    assert one(engines.update([located(), new], 2.0, hold=True)).identity.engine == "node-a:8000"
+    assert one(engines.update([located(), new], 2.0, hold=6.0)).identity.engine == "node-a:8000"
     assert len(engines.update([located(), new], 4.0)) == 2
+
+
+def test_an_engine_is_not_held_for_ever_by_a_router_that_restarts_all_the_time() -> None:
+    engines = roster()
+    assert [len(engines.update([located()], now, hold=6.0)) for now in (0.0, 2.0, 4.0, 6.0)] == [0, 0, 0, 1]
 
 
 # ------------------------------------------------------------------------------------------------------------- several nodes

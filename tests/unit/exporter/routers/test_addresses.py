@@ -42,6 +42,7 @@ ENGINES = (
     KnownEngine("node-a:8100", "127.0.0.1", 8100, here=True),
     KnownEngine("node-a:8000", "10.244.0.7", 8000, here=False),  # in a container
     KnownEngine("remote", "10.0.0.9", 8000, here=False),
+    KnownEngine("node-a:8000#2", "172.17.0.2", 8000, here=False, forwarded=frozenset({18000})),
 )
 
 
@@ -59,6 +60,8 @@ def is_local(host: str) -> bool:
         ("http://node-a:8100", "node-a:8100"),
         ("http://10.244.0.7:8000", "node-a:8000"),
         ("http://10.0.0.9:8000", "remote"),
+        ("http://10.0.0.5:18000", "node-a:8000#2"),
+        ("http://172.17.0.2:8000", "node-a:8000#2"),
         ("http://127.0.0.1:9999", "node-a:9999"),
         ("http://node-b:8200", "node-b:8200"),
         ("http://[fd00::7]:8200", "[fd00::7]:8200"),

@@ -189,6 +189,24 @@ def test_a_silent_router_is_shown_after_a_moment_and_keeps_its_labels_when_it_an
     assert (one(routers).deployment, one(routers).up) == ("front", True)
 
 
+def test_a_router_is_not_called_down_before_it_was_asked() -> None:
+    routers = roster()
+    assigned = step(routers, seen(RouterPoll(), told=TOLD))
+    assert assigned["node-a:8100"].deployment == "node-a:30000"
+    assert routers.published() == ()
+    step(routers, seen(answered()), now=2.0)
+    step(routers, seen(RouterPoll(), pid=9), now=4.0)  # started again: it was seen up, and is not now
+    assert not one(routers).up
+
+
+def test_what_a_router_does_not_tell_now_is_not_shown_and_still_groups() -> None:
+    routers = roster()
+    step(routers, seen(answered()))
+    assigned = step(routers, seen(answered(backends=None)), now=2.0)
+    assert (one(routers).up, one(routers).backends) == (True, ())
+    assert assigned["node-a:8100"].deployment == "node-a:30000"
+
+
 def test_two_processes_behind_one_address_are_one_router() -> None:
     routers = roster()
     step(routers, seen(answered()), seen(answered(), pid=8))

@@ -14,7 +14,7 @@ from poise.exporter.snapshot import RouterKind
 
 FAR = RouterSpec("far", "http://10.0.0.9:30000", "chat")
 HERE = RouterSpec("front", "http://127.0.0.1:30000", "chat")
-UP = RouterPoll(up=True)
+UP = RouterPoll(up=True, asked=True)
 
 
 def roster(*specs: RouterSpec) -> RouterRoster:

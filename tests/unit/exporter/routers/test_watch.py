@@ -19,10 +19,11 @@ from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import EngineSource
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.metrics import Metric
+from poise.exporter.ownership import join
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.roster import ROUTER_GRACE
 from poise.exporter.routers.watch import ROUTERS
-from poise.exporter.snapshot import CollectorStatus, EngineIdentity, NodeSnapshot, Role, Router, RouterKind
+from poise.exporter.snapshot import CollectorStatus, EngineIdentity, NodeSnapshot, ObservedEngine, Role, Router, RouterKind
 
 from tests import recorded
 from tests.fake_proc import FakeProc
@@ -104,6 +105,10 @@ def scan_until(source: EngineSource, condition: Callable[[], bool]) -> None:
 
 def identities(source: EngineSource) -> dict[str, EngineIdentity]:
     return {engine.identity.engine: engine.identity for engine in source.latest().engines}
+
+
+def named(source: EngineSource, name: str) -> ObservedEngine:
+    return next(engine for engine in source.latest().engines if engine.identity.engine == name)
 
 
 def router(source: EngineSource) -> Router | None:
@@ -202,6 +207,24 @@ def test_a_router_that_starts_last_fills_the_deployment_once(deployment: Deploym
     deployment.start_router(pid=301)
     scan_until(source, lambda: (found := router(source)) is not None and found.pid == 301 and found.up)
     assert identities(source) == after
+
+
+def test_counters_give_a_role_that_nothing_else_told(deployment: Deployment) -> None:
+    deployment.start_engines("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
+    source = deployment.source()
+    source.scan_once()
+    assert {identity.role for identity in identities(source).values()} == {Role.UNKNOWN}
+    scan_until(source, lambda: Role.UNKNOWN not in {identity.role for identity in identities(source).values()})
+    after = identities(source)
+    prefill, decode = (after[f"node-a:{server.port}"] for server in (deployment.prefill, deployment.decode))
+    assert (prefill.role, decode.role) == (Role.PREFILL, Role.DECODE)
+    assert {identity.role_source for identity in after.values()} == {"observed"}
+    deployment.prefill.page = deployment.decode.body()  # it decodes now, which changes no label
+    found = {engine.identity.engine: engine for engine in source.latest().engines}
+    scan_until(source, lambda: (page := named(source, prefill.engine).page) is not None and page != found[prefill.engine].page)
+    assert identities(source) == after
+    (joined,) = join((), [named(source, prefill.engine)], lambda pid: "").engines
+    assert joined.readings[m.ENGINE_OBSERVED_ROLE_INFO] == {("decode",): 1.0}
 
 
 def test_a_restarted_engine_is_of_its_deployment_at_once_even_while_the_router_is_down(deployment: Deployment) -> None:
