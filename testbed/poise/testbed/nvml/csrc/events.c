@@ -4,8 +4,8 @@
 
 #include "library.h"
 
-/* Events are written into the mapped file by another process: nobody wakes us. A program that waits for good looks a hundred times a second. */
-#define WAIT_POLL_US 10000u
+/* Events are written into the mapped file by another process: nobody wakes us. A program that waits for good looks twenty times a second. */
+#define WAIT_POLL_US 50000u
 
 struct nvmlEventSet_st {
     pthread_mutex_t lock;
