@@ -98,10 +98,17 @@ def pd_router(
     *,
     disaggregated: bool = True,
     up: bool = True,
+    requests: Mapping[str, float] | None = None,
+    errors: Mapping[str, float] | None = None,
 ) -> Router:
-    """A router before these engines: (engine, role, healthy)."""
+    """A router before these engines: (engine, role, healthy); what it counted by role."""
+    counted = {
+        metric: {(role,): value for role, value in values.items()}
+        for metric, values in ((m.ROUTER_REQUESTS, requests), (m.ROUTER_ERRORS, errors))
+        if values
+    }
     known = tuple(RouterBackend(f"http://{engine}", role, healthy, engine) for engine, role, healthy in backends)
-    return Router("n1:8000", "qwen-pd", "vllm-router", "http://127.0.0.1:8000", 99, up, "", disaggregated, known)
+    return Router("n1:8000", "qwen-pd", "vllm-router", "http://127.0.0.1:8000", 99, up, "", disaggregated, known, counted)
 
 
 def pd_node(*engines: Engine, routers: Sequence[Router] = ()) -> NodeSnapshot:

@@ -56,7 +56,13 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
     pools = {role: split.pool(role) for role in SPLIT_ROLES}
     finished = {role: _sum(part, engines, m.ENGINE_REQUESTS_FINISHED) for role, engines in pools.items()}
     generated = {role: _sum(part, engines, m.ENGINE_GENERATION_TOKENS) for role, engines in pools.items()}
+    for role in SPLIT_ROLES:
+        if finished[role] is None:  # its engines are elsewhere: the router counts what it sent them
+            finished[role] = _of_routers(part, split, m.ROUTER_REQUESTS, role)
     evidence = {f"{role}, finished": f"{count:.0f}" for role, count in finished.items() if count is not None}
+    failing = _router_errors(split, part, evidence)
+    if failing is not None:
+        return failing
     span = f"in the last {part.seconds:.0f} s"
     at_prefill, at_decode = finished[Role.PREFILL], finished[Role.DECODE]
     made = generated[Role.PREFILL]
@@ -94,6 +100,30 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
         return _LINE.passed(f"no request {span}" + ("; the router's list fits the engines" if split.routers else ""), split.about, evidence)
     counted = ", ".join(f"{count:.0f} at {role}" for role, count in finished.items() if count is not None)
     return _LINE.passed(f"requests {span}: {counted}", split.about, evidence)
+
+
+def _router_errors(split: Split, part: Window, evidence: dict[str, str]) -> CheckResult | None:
+    """Fails when more than a few of the requests that the routers sent on failed."""
+    for role in SPLIT_ROLES:
+        errors = _of_routers(part, split, m.ROUTER_ERRORS, role) or 0.0
+        sent = max(_of_routers(part, split, m.ROUTER_REQUESTS, role) or 0.0, errors)
+        if errors >= t.FAILED_REQUESTS and errors / sent > t.FAILED_REQUEST_SHARE:
+            return _LINE.failed(
+                State.PROBLEM,
+                f"{errors:.0f} of {sent:.0f} requests that the router sent to {role} failed in the last {part.seconds:.0f} s",
+                split.about,
+                evidence | {f"{role}, failed": f"{errors:.0f}"},
+                cause=f"{role} refuses them, ends them with an error, or is not reached",
+                fix=f"read the logs of the router and of {names(split.pool(role)) if split.pool(role) else f'the {role} engines'}",
+            )
+    return None
+
+
+def _of_routers(part: Window, split: Split, metric: m.Metric, role: Role) -> float | None:
+    """Growth of a router's counter for a role; None when no router tells."""
+    grown = [part.increase(router.name, metric, str(role)) for router in split.routers]
+    known = [value for value in grown if value is not None]
+    return sum(known) if known else None
 
 
 def _sum(part: Window, engines: tuple[Engine, ...], metric: m.Metric) -> float | None:

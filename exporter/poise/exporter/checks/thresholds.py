@@ -45,6 +45,10 @@ RECOMPUTED_NEARLY_ALL = 0.90
 FAILED_TRANSFERS = 3.0
 FAILED_TRANSFER_SHARE = 0.01
 
+#: So many failed requests of a router, and this share of all it sent, are more than clients that left (heuristic).
+FAILED_REQUESTS = 3.0
+FAILED_REQUEST_SHARE = 0.01
+
 #: So many requests must be finished before their number in one pool says anything about the other.
 ROUTED_REQUESTS = 20.0
 

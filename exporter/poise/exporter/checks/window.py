@@ -124,13 +124,10 @@ def engine_counters(page: EnginePage) -> dict[CounterKey, float]:
 
 
 def _card_counters(gpu: Gpu) -> dict[CounterKey, float]:
-    """Bytes over all NVLinks, both directions (the card's own sum where it has one, else that of its links), and XIDs by code."""
-    found: dict[CounterKey, float] = dict(_flat(gpu.readings, m.GPU_XID_ERRORS))
+    """Bytes over all NVLinks, both directions: the card's own sum where it has one, else that of its links."""
     totals = [value for metric in (m.GPU_NVLINK_TOTAL_TX, m.GPU_NVLINK_TOTAL_RX) for value in gpu.readings.get(metric, {}).values()]
     links = [value for metric in (m.GPU_NVLINK_TX, m.GPU_NVLINK_RX) for value in gpu.readings.get(metric, {}).values()]
-    if totals or links:
-        found[(m.GPU_NVLINK_TOTAL_TX, ())] = sum(totals or links)
-    return found
+    return {(m.GPU_NVLINK_TOTAL_TX, ()): sum(totals or links)} if totals or links else {}
 
 
 def _flat(readings: Readings, *metrics: Metric) -> Iterator[tuple[CounterKey, float]]:

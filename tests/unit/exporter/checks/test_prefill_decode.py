@@ -112,6 +112,28 @@ def test_phase_that_goes_past_its_role_is_named(at_prefill: dict[str, float], at
     assert found.sentence == words
 
 
+def test_requests_that_fail_behind_the_router_are_a_problem_and_a_few_are_not() -> None:
+    def scene(rate: float) -> Scene:
+        return lambda second: pd_node(
+            prefill(), decode(), routers=[pd_router(requests={"prefill": 5 * second}, errors={"prefill": rate * second})]
+        )
+
+    found = line(scene(1.0), "pd_routing", 60)
+    assert (found.state, found.sentence) == (
+        State.PROBLEM,
+        "60 of 300 requests that the router sent to prefill failed in the last 60 s",
+    )
+    assert line(scene(1 / 60), "pd_routing", 60).status is Status.PASS
+
+
+def test_engines_of_other_nodes_are_counted_by_the_router() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        far = pd_router((("n2:8100", Role.PREFILL, True), ("n1:8200", Role.DECODE, True)), requests={"prefill": 0.0})
+        return pd_node(decode(finished=second, generated=9 * second), routers=[far])
+
+    assert line(scene, "pd_routing", 60).sentence == "decode answered 60 requests in the last 60 s and prefill none"
+
+
 def test_routing_of_an_idle_deployment_passes_and_of_a_silent_one_is_unknown() -> None:
     assert line(pd_node(prefill(), decode()), "pd_routing", 12).sentence == "no request in the last 10 s"
     assert line(pd_node(prefill(page=False), decode(page=False)), "pd_routing", 12).status is Status.UNKNOWN
