@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from poise.exporter.checks.engine_answers import is_loading
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
 from poise.exporter.checks.window import Window
 from poise.exporter.snapshot import DriverInfo, Engine, Libraries, NodeSnapshot
@@ -28,8 +29,9 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
         return
     for engine in snapshot.engines:
         libraries = engine.observed.libraries
-        # Before there are ranks nothing has loaded CUDA; a build without CUDA never does.
-        if engine.observed.process_up and engine.observed.ranks and libraries != Libraries():
+        # Before there are ranks nothing has loaded CUDA, and while they load it is not all there; a build without CUDA never loads any.
+        waits = libraries is None and is_loading(engine, snapshot.taken_at)
+        if engine.observed.process_up and engine.observed.ranks and libraries != Libraries() and not waits:
             yield _check(engine, libraries, snapshot.driver)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poise.exporter.checks import words
+from poise.exporter.checks.engine_answers import is_loading
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
 from poise.exporter.checks.window import Window
 from poise.exporter.snapshot import Engine, NodeSnapshot
@@ -23,7 +24,8 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
     del window
     for engine in snapshot.engines:
         known = engine.observed.model_shape is not None
-        if engine.config.tensor_parallel_size > 1 and (engine.observed.process_up or (known and engine.observed.process_up is False)):
+        settled = engine.observed.process_up and not is_loading(engine, snapshot.taken_at)
+        if engine.config.tensor_parallel_size > 1 and (known or settled) and engine.observed.process_up is not None:
             yield _check(engine)
 
 

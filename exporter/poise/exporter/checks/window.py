@@ -204,8 +204,9 @@ class Window:
         return max(0.0, known[-1] - known[0]) if len(known) >= 2 else None
 
     def gauge(self, owner: str, metric: Metric) -> float | None:
-        """Mean of a gauge of an engine over the moments in which it answered, None when it did not in half of them."""
-        return self._mean([moment.gauges[owner].get(metric) for moment in self.moments if owner in moment.gauges])
+        """Mean of a gauge of an engine over the moments in which it told it, None when it never did."""
+        told = [value for moment in self.moments if (value := moment.gauges.get(owner, {}).get(metric)) is not None]
+        return sum(told) / len(told) if told else None
 
     def round_trip(self, engine: str) -> float | None:
         """The shortest TCP connect to an engine: what is longer than that is the load of a machine, not the network."""

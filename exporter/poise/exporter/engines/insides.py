@@ -88,7 +88,8 @@ class Insides:
             if before is not None and (before.inside.complete or now < before.next_look):
                 continue
             inside = self._inside(engine, before.inside if before is not None else Inside())
-            wait = FIRST_WAIT if before is None else min(before.wait * 2, LAST_WAIT)
+            # Until the libraries could be read there may just be no ranks yet, and to find that out costs nothing.
+            wait = FIRST_WAIT if before is None or inside.libraries is None else min(before.wait * 2, LAST_WAIT)
             known[engine.key] = _Known(inside, now + wait, wait)
         self._known = known
 

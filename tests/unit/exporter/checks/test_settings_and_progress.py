@@ -14,7 +14,7 @@ from poise.exporter.metrics import Metric
 from poise.exporter.snapshot import Engine, EnginePage, GpuIdentity, Libraries, ModelShape, NodeSnapshot, Role
 
 from tests.check_lines import Scene, line, lines
-from tests.scenes import GIB, card, engine, node, play
+from tests.scenes import GIB, START, card, engine, node, play
 
 PAIR = [card(0, busy=0), card(1, busy=0)]
 BFLOAT16, FLOAT32 = ModelShape(40, 8, "bfloat16"), ModelShape(40, 8, "float32")
@@ -120,6 +120,13 @@ def test_kv_cache_that_pushes_requests_out_is_watched() -> None:
 def test_batches_that_are_as_they_should_be_pass(scene: Scene, sentence: str) -> None:
     found = line(scene, "batch_limit", 60)
     assert (found.status, found.sentence) == (Status.PASS, sentence)
+
+
+def test_engine_that_has_just_answered_is_judged_by_what_it_told() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        return node(PAIR, [engine(page=second > 55, last_page_at=None, start=START - 30)])
+
+    assert line(scene, "batch_limit", 60).status is Status.PASS
 
 
 def test_page_that_does_not_tell_the_kv_cache_is_unknown() -> None:

@@ -9,7 +9,7 @@ from poise.exporter.checks.result import State, Status
 from poise.exporter.snapshot import DriverInfo, Libraries, ModelShape, NodeSnapshot
 
 from tests.check_lines import line, lines
-from tests.scenes import card, engine, node
+from tests.scenes import START, card, engine, node
 
 PAIR = [card(0, busy=0), card(1, busy=0)]
 
@@ -48,6 +48,8 @@ def test_model_that_cannot_be_read_is_unknown_and_one_rank_needs_no_line() -> No
         assert line(node(PAIR, [engine(shape=shape)]), "heads").status is Status.UNKNOWN
     assert lines(node(PAIR, [engine(cards=[0])]), "heads") == []
     assert lines(node(PAIR, [engine(shape=None, process_up=False, page=False)]), "heads") == []
+    assert lines(node(PAIR, [engine(shape=None, page=False, start=START - 3)]), "heads") == [], "not looked yet"
+    assert line(node(PAIR, [engine(shape=ModelShape(4), tensor=3, page=False, start=START - 3)]), "heads").status is Status.FAIL
 
 
 # --------------------------------------------------------------------------------------------------------------- libraries
@@ -94,6 +96,8 @@ def test_nccl_of_another_major_version_is_watched() -> None:
 
 def test_unreadable_process_is_unknown_and_one_without_cuda_has_no_line() -> None:
     assert line(with_driver(None), "cuda_runtime").status is Status.UNKNOWN
+    loading = node(PAIR, [engine(libraries=None, page=False, start=START - 20)])
+    assert lines(loading, "cuda_runtime") == [], "they are not all loaded yet"
     assert line(with_driver(Libraries("2.18")), "cuda_runtime").status is Status.UNKNOWN
     assert line(with_driver(Libraries("", "12.8"), cuda=""), "cuda_runtime").status is Status.UNKNOWN
     assert lines(with_driver(Libraries()), "cuda_runtime") == []
