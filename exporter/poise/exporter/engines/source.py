@@ -5,9 +5,7 @@ The one edge of this package with threads: one scans, and each engine has a poll
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +19,7 @@ from poise.exporter.engines.discovery import find_engines
 from poise.exporter.engines.identity import Located, Member, Roster, url_host
 from poise.exporter.engines.insides import Inside, Insides
 from poise.exporter.engines.locate import Locator
+from poise.exporter.engines.observation import observed, tell
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
 from poise.exporter.engines.table import ProcessKey, ProcessTable
@@ -33,6 +32,7 @@ from poise.exporter.routers.watch import ROUTERS, RouterWatch
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine, Role, Router
 from poise.exporter.standing import view_limits, why_unreadable
+from poise.exporter.this_node import is_this_node
 
 #: How often /proc is scanned, in seconds.
 SCAN_INTERVAL = 2.0
@@ -146,7 +146,15 @@ class EngineSource:
         """What is known now: the newest scan with each engine's newest page."""
         scan = self._scan
         polls = self._polls()
-        engines = tuple(_observed(member, polls.get(member.identity.engine), scan) for member in scan.members)
+        engines = tuple(
+            observed(
+                member,
+                polls.get(member.identity.engine),
+                scan.insides.get(member.identity.engine),
+                scan.connections.get(member.identity.engine),
+            )
+            for member in scan.members
+        )
         collectors = (self._discovery_status(scan), self._pages_status(scan, polls), self._routers.status())
         return EnginesObserved(self._now(), engines, collectors, self._routers.latest())
 
@@ -184,7 +192,7 @@ class EngineSource:
         located = self._locator.locate(found, started)
         hold = ROUTER_GRACE if self._routers.is_undecided(now) else 0.0
         members = self._completed(self._roster.update(located, now, hold=hold), now)
-        _tell(self._scan.members, members)
+        tell(self._scan.members, members)
         if not hold:
             self._tell_waiting(located, {member.found.key for member in members if member.found is not None})
         self._keep_pollers(members)
@@ -300,62 +308,3 @@ class _Target:
     url: str
     key: ProcessKey | None
     access: Access
-
-
-def _observed(member: Member, poll: Poll | None, scan: _Scan) -> ObservedEngine:
-    found = member.found
-    inside = scan.insides.get(member.identity.engine, Inside())
-    process_up = True if found is not None else False if member.gone_since is not None else None
-    engine = ObservedEngine(
-        identity=member.identity,
-        config=member.config,
-        url=member.url,
-        pid=found.key.pid if found is not None else None,
-        process_up=process_up,
-        start_time=member.start_time,
-        gone_since=member.gone_since,
-        ranks=found.ranks if found is not None else (),
-        pids=found.pids if found is not None else frozenset(),
-        page_error=member.why_no_url or ("its process is gone" if process_up is False else "not asked yet"),
-        client_connections=scan.connections.get(member.identity.engine),
-        notes=member.notes if found is not None else (),
-        gpus_meant=member.spec.gpus if member.spec is not None else None,
-        pod=member.pod if found is not None else None,
-        libraries=inside.libraries,
-        model_shape=inside.model_shape,
-    )
-    if poll is None:
-        return engine
-    return replace(engine, page=poll.page, page_error=poll.error, last_page_at=poll.last_page_at, rtt=poll.rtt)
-
-
-def _tell(before: Sequence[Member], now: Sequence[Member]) -> None:
-    """Logs engines that came and went."""
-    old_keys = {member.identity.engine: member.found.key for member in before if member.found is not None}
-    identities = {member.identity.engine: member.identity for member in before}
-    for member in now:
-        name, old = member.identity.engine, old_keys.get(member.identity.engine)
-        earlier = identities.get(name, member.identity)
-        is_same = member.found is None or member.found.key == old
-        if is_same and (earlier.deployment, earlier.role) != (member.identity.deployment, member.identity.role):
-            role, source = member.identity.role, member.identity.role_source
-            _log.info("engine %s: is of deployment %s now, role %s (%s)", name, member.identity.deployment, role, source)
-        if member.found is not None and member.found.key != old:
-            _log.info("engine %s: process %d, role %s (%s)", name, member.found.key.pid, member.identity.role, member.identity.role_source)
-            for problem in member.notes:
-                _log.warning("engine %s: %s", name, problem)
-        elif member.found is None and old is not None:
-            _log.info("engine %s: process %d is gone", name, old.pid)
-
-
-def is_this_node(host: str, node: str) -> bool:
-    """Whether a host name or address from a URL is this machine: loopback, one of its names, or an address that it can bind."""
-    if is_loopback(host) or host.partition(".")[0] in {node.partition(".")[0], socket.gethostname().partition(".")[0]}:
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-    except (ValueError, OSError):
-        return False
-    return True

@@ -19,10 +19,11 @@ from poise.exporter import metrics as m
 from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.page import Limits
-from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource, is_this_node
+from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
 from poise.exporter.snapshot import CollectorStatus, ContainerCards, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Pod, Role
+from poise.exporter.this_node import is_this_node
 
 from tests import recorded
 from tests.certificates import Authority
