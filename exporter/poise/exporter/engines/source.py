@@ -214,9 +214,9 @@ class EngineSource:
 
     def _completed(self, members: Sequence[Member], now: float) -> tuple[Member, ...]:
         """The members, with what nobody said of them filled in by routers and by their own counters."""
-        known = [engine for member in members if (engine := self._known(member)) is not None]
-        told = {member.identity.engine: member.identity.deployment for member in members if member.deployment_settled}
         polls = self._polls()
+        known = [engine for member in members if (engine := self._known(member, polls.get(member.identity.engine))) is not None]
+        told = {member.identity.engine: member.identity.deployment for member in members if member.deployment_settled}
         shown: dict[str, Role] = {}
         for member in members:
             poll = polls.get(member.identity.engine)
@@ -226,14 +226,16 @@ class EngineSource:
                     shown[member.identity.engine] = role
         return self._roster.fill(self._routers.group(known, told, now), shown)
 
-    def _known(self, member: Member) -> KnownEngine | None:
+    def _known(self, member: Member, poll: Poll | None) -> KnownEngine | None:
         """Where a router that sends to this engine would say that it is."""
         if member.url is None:
             return None
         host, port = url_host(member.url)
         if port is None:
             return None
-        return KnownEngine(member.identity.engine, host, port, self._is_local(host), member.forwarded)
+        work = poll.page.work if poll is not None and poll.page is not None else ()
+        model = member.config.model or (work[0].model if work else "")
+        return KnownEngine(member.identity.engine, host, port, self._is_local(host), member.forwarded, model)
 
     def _is_local(self, host: str) -> bool:
         return is_this_node(host, self._node)

@@ -48,7 +48,7 @@ def backend_url(text: str) -> str | None:
 @dataclass(frozen=True, slots=True)
 class KnownEngine:
     """An engine as the join needs it: its id and where its API is asked; `here`: it listens in the network namespace of this exporter;
-    `forwarded`: ports of this node that lead to it.
+    `forwarded`: ports of this node that lead to it; `model`: the first served name, "" where that is not known.
     """
 
     engine: str
@@ -56,6 +56,7 @@ class KnownEngine:
     port: int
     here: bool
     forwarded: frozenset[int] = frozenset()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

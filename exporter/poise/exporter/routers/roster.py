@@ -162,10 +162,15 @@ class RouterRoster:
             self._members[member.name] = replace(member, backends=backends, deployment=deployment)
             if deployment is None:
                 continue
+            models = {engine.engine: engine.model for engine in engines if engine.model}
+            whole = {models[backend.engine] for backend in backends if backend.role is Role.MIXED and backend.engine in models}
             for backend in backends:
                 if backend.engine and backend.engine not in found:
-                    found[backend.engine] = Assignment(deployment, backend.role)
-                    deployments.setdefault(backend.engine, deployment)
+                    # Whole engines of several models are as many deployments; prefill and decode that differ are a mistake of one.
+                    several = backend.role is Role.MIXED and len(whole) > 1 and backend.engine in models
+                    theirs_now = f"{deployment}/{models[backend.engine]}" if several else deployment
+                    found[backend.engine] = Assignment(theirs_now, backend.role)
+                    deployments.setdefault(backend.engine, theirs_now)
         return found
 
     def published(self) -> tuple[Router, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from poise.exporter.engines.identity import host_to_ask
 from poise.exporter.engines.page import Limits
@@ -90,8 +90,9 @@ class RouterWatch:
         for name, spec in self._roster.only_by_url().items():
             if not any(self._is_at(spec, target) for _, target in targets.values()):
                 targets[name] = (name, RouterTarget(spec.url, _metrics_of(spec), spec.kind))
-        self._keep_pollers(targets)
-        self._offer_ports(found)
+        new = self._keep_pollers(targets)
+        self._offer_ports(found, new)
+        self._start(new)
         polls = {key: poller.latest for key, poller in self._pollers.items()}
         seen = [_seen(process, targets.get(process.key), polls.get(process.key), unreachable.get(process.key, "")) for process in found]
         self._roster.update(seen, {name: poll for name, poll in polls.items() if isinstance(name, str)}, now)
@@ -181,7 +182,8 @@ class RouterWatch:
     def _is_at(self, spec: RouterSpec, target: RouterTarget) -> bool:
         return target.url is not None and self._roster.spec_of(target.url) is spec
 
-    def _keep_pollers(self, targets: Mapping[ProcessKey | str, tuple[str, RouterTarget]]) -> None:
+    def _keep_pollers(self, targets: Mapping[ProcessKey | str, tuple[str, RouterTarget]]) -> Mapping[ProcessKey | str, RouterPoller]:
+        """Ends pollers whose target is another or gone, makes those that are missing; returns the new ones, which are not started yet."""
         kept: dict[ProcessKey | str, RouterPoller] = {}
         for key, poller in self._pollers.items():
             if key in targets and poller.target == targets[key][1]:
@@ -189,30 +191,30 @@ class RouterWatch:
             else:
                 poller.stop()
                 self._failures_before += poller.latest.failures
-        started = []
-        for key, (name, target) in targets.items():
-            if key not in kept:
-                poller = RouterPoller(name, target, self._interval, limits=self._limits, clock=self._clock)
-                kept[key] = poller
-                started.append((key, poller))
-        self._pollers = kept  # replaced as a whole: other threads read it
-        for key, poller in started:
+        new = {
+            key: RouterPoller(name, target, self._interval, limits=self._limits, clock=self._clock)
+            for key, (name, target) in targets.items()
+            if key not in kept
+        }
+        self._pollers = kept | new  # replaced as a whole: other threads read it
+        return new
+
+    def _start(self, new: Mapping[ProcessKey | str, RouterPoller]) -> None:
+        for key, poller in new.items():
             if self._stopped:
                 return
             try:
                 poller.start()
             except RuntimeError as problem:  # no thread is left; the router stays known, and the next scan tries again
                 _log.warning("a router is not asked: %s", problem)
-                self._pollers = {other: kept_one for other, kept_one in self._pollers.items() if other != key}
+                self._pollers = {other: kept for other, kept in self._pollers.items() if other != key}
 
-    def _offer_ports(self, found: Sequence[Process]) -> None:
+    def _offer_ports(self, found: Sequence[Process], new: Collection[ProcessKey | str]) -> None:
         """Tells pollers of routers without a known address on which ports their processes listen."""
         hidden = [process for process in found if (poller := self._pollers.get(process.key)) is not None and poller.latest.url is None]
         hidden = [process for process in hidden if process.router is not None and not process.router.told]
-        if not hidden:
-            self._ports_at = None
-            return
-        if self._ports_at is not None and self._clock() - self._ports_at < PORTS_INTERVAL:
+        is_due = self._ports_at is None or self._clock() - self._ports_at >= PORTS_INTERVAL
+        if not hidden or not (is_due or any(process.key in new for process in hidden)):
             return
         self._ports_at = self._clock()
         ours = self._proc.sockets()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from poise.exporter import metrics as m
@@ -205,6 +206,23 @@ def test_what_a_router_does_not_tell_now_is_not_shown_and_still_groups() -> None
     assigned = step(routers, seen(answered(backends=None)), now=2.0)
     assert (one(routers).up, one(routers).backends) == (True, ())
     assert assigned["node-a:8100"].deployment == "node-a:30000"
+
+
+@pytest.mark.parametrize(
+    ("role", "models", "expected"),
+    [
+        (Role.MIXED, ("qwen", "qwen"), {"node-a:30000"}),
+        (Role.MIXED, ("qwen", "llama"), {"node-a:30000/qwen", "node-a:30000/llama"}),
+        (Role.MIXED, ("qwen", ""), {"node-a:30000"}),
+        (Role.DECODE, ("qwen", "llama"), {"node-a:30000"}),
+    ],
+)
+def test_a_deployment_answers_for_one_model(role: Role, models: tuple[str, str], expected: set[str]) -> None:
+    routers = roster()
+    backends = (RouterBackend(P, role), RouterBackend(D, role))
+    routers.update([seen(answered(backends))], {}, 0.0)
+    engines = [replace(engine, model=model) for engine, model in zip(ENGINES, models, strict=True)]
+    assert {assignment.deployment for assignment in routers.group(engines, {}, 0.0).values()} == expected
 
 
 def test_two_processes_behind_one_address_are_one_router() -> None:
