@@ -31,8 +31,8 @@ METRICS_INTRO = """\
 Generated from `exporter/poise/exporter/metrics.py` by `make docs`; do not edit.
 
 Base units (bytes, seconds, joules, watts, hertz, celsius, ratio 0..1). A value that the driver or the engine did not give is an absent
-series, never 0 and never NaN; `poise_gpu_unsupported_info` says why. A card that is lost or hangs keeps `poise_gpu_info`, `poise_gpu_up` 0
-and the time of its last sample, and says `gpu_lost`, `timeout` or `error` for each series that it gave before. No series carries the host's
+series, never 0 and never NaN; `poise_gpu_unsupported_info` says why. A card that is lost or hangs keeps `poise_gpu_info`, `poise_gpu_up` 0,
+the time of its last sample and its XIDs, and says `gpu_lost`, `timeout` or `error` for each series that it gave before. No series carries the host's
 name: the scraper adds `instance`, and `poise_node_info` names the node. Work level means vLLM's own figures per data-parallel rank; `dp_rank` is vLLM's label `engine`,
 `"0"` for a server without data parallelism.
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 TICKS = int(os.environ.get("POISE_SOAK_TICKS", "86400"))
-#: The share of the run in which caches, windows and the allocator settle.
-WARM_UP = 0.1
+#: The share of the run in which caches (of label texts above all, which processes that come and go fill), windows and the allocator settle.
+WARM_UP = 0.3
 #: What resident memory may grow by over the run, by its slope after the warm-up.
 GROWTH_MEGABYTES = 2.0
 SPARE = 1
@@ -45,7 +45,9 @@ def test_nothing_grows_in_a_day_of_ticks() -> None:
     settled = {name: figures[name][int(len(figures[name]) * WARM_UP) :] for name in ("resident", "threads", "descriptors")}
     assert slope(settled["resident"]) / 1024 < GROWTH_MEGABYTES, settled["resident"]
     for name in ("threads", "descriptors"):
-        assert max(settled[name]) <= min(settled[name]) + SPARE, settled[name]
+        # While the driver is unloaded there are fewer threads, so the highest of both halves are compared.
+        half = len(settled[name]) // 2
+        assert max(settled[name][half:]) <= max(settled[name][:half]) + SPARE, settled[name]
 
 
 def report(figures: dict[str, object]) -> list[str]:

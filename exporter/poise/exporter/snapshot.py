@@ -89,7 +89,7 @@ class GpuProcess:
 class Gpu:
     """One card: identity, whether it answers, and everything read from it at `sampled_at` (Unix seconds).
 
-    A card that is not `up` keeps its identity and has no readings; `down_reason` is `gpu_lost`, `timeout` or `error`, which `absent` then
+    A card that is not `up` keeps its identity and has no readings but its XIDs (docs/adr/0011); `down_reason` is `gpu_lost`, `timeout` or `error`, which `absent` then
     gives for each metric that the card would have.
     `processes` is None when the driver did not give the list: unknown, not empty. With `processes_complete` False it lacks those of other
     pid namespaces.
