@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -28,8 +29,32 @@ from tests.needs import needs_namespaces
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TREE = Path(__file__).resolve().parents[1]
-#: In front of a command: runs it as a user without rights, except those that follow.
-AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+#: Shows $1 and $2 to every user, in a mount namespace of its own, where folders above them ($3) are closed to others; then becomes what follows.
+OPEN = """
+    hold=$(mktemp -d)
+    mkdir "$hold/1" "$hold/2"
+    mount --rbind "$1" "$hold/1"
+    mount --rbind "$2" "$hold/2"
+    for closed in $3; do mount -t tmpfs -o mode=755 tmpfs "$closed"; done
+    mkdir -p "$1" "$2"
+    mount --move "$hold/1" "$1"
+    mount --move "$hold/2" "$2"
+    rmdir "$hold/1" "$hold/2" "$hold"
+    shift 3
+    exec "$@"
+"""
+
+
+def as_nobody(*rights: str) -> tuple[str, ...]:
+    """What stands in front of a command that a user without rights is to run, except these ("sys_ptrace"), from this tree and by this Python."""
+    seen = (str(TREE), sys.base_prefix)
+    closed = {str(above) for path in seen for above in Path(path).parents if not above.stat().st_mode & stat.S_IXOTH}
+    topmost = sorted(path for path in closed if not any(str(above) in closed for above in Path(path).parents))
+    sets = [f"--{kind}={','.join(['-all', *(f'+{right}' for right in rights)])}" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    opened = ("unshare", "--mount", "sh", "-euc", OPEN, "open", *seen, " ".join(topmost))
+    return (*(opened if topmost else ()), "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *sets)
+
+
 #: Ports of exporters on the node, where nobody else is.
 EXPORTER_PORT = 8080
 

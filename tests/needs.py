@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import subprocess
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -25,13 +23,6 @@ def needs_namespaces() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         _missing(f"namespaces cannot be made here ({done.stderr.strip() or 'unshare failed'}); root may make them")
-
-
-def needs_others_to_read(folder: Path) -> None:
-    """That a user without rights may read the tree; a checkout below a private folder is nothing that a package could mend, so it is a skip."""
-    closed = [each for each in (folder, *folder.parents) if not each.stat().st_mode & stat.S_IXOTH]
-    if closed:
-        pytest.skip(f"{closed[-1]} is closed to other users, who are to read {folder} in this test")
 
 
 def needs(program: str) -> str:

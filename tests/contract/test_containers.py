@@ -16,8 +16,7 @@ import pytest
 from poise.testbed.nvml.node import SimulatedNode
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.container_node import AS_NOBODY, TREE, Node, node
-from tests.needs import needs_others_to_read
+from tests.container_node import Node, as_nobody, node
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.contract
@@ -33,11 +32,7 @@ ASKED = (POD, DOCKER, FILE, SIX, 18000)
 
 #: Exporters by their rights: root; a user who may trace, as packaging/systemd gives it; a user without rights.
 ROOT, TRACER, USER = range(8080, 8083)
-WITHIN = {
-    ROOT: (),
-    TRACER: (*AS_NOBODY, *(f"--{kind}=-all,+sys_ptrace,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set"))),
-    USER: (*AS_NOBODY, "--inh-caps=-all", "--bounding-set=-all"),
-}
+WITHIN = {ROOT: (), TRACER: as_nobody("sys_ptrace", "dac_read_search"), USER: as_nobody()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +199,6 @@ def test_an_own_pid_namespace_is_said_at_the_start_and_harms_nothing_that_is_fou
 
 
 def test_a_user_who_may_trace_sees_as_much_as_root(shown: Callable[[int], Watched], watched: Watched) -> None:
-    needs_others_to_read(TREE)
     tracer = shown(TRACER)
     for port in (POD, DOCKER, FILE, SIX):
         mine, roots = (each.checks[f"engine_answers {NODE}:{port}"]["evidence"] for each in (tracer, watched))
@@ -215,7 +209,6 @@ def test_a_user_who_may_trace_sees_as_much_as_root(shown: Callable[[int], Watche
 
 
 def test_without_rights_the_page_is_found_all_the_same_and_what_is_missing_is_said(shown: Callable[[int], Watched]) -> None:
-    needs_others_to_read(TREE)
     user = shown(USER)
     assert user.checks[f"engine_answers {NODE}:{POD}"]["evidence"]["address"] == f"http://10.77.1.2:{POD}"
     assert pod(user, POD) == [("", "", "vllm")]
