@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from poise.exporter.checks import node_view
 from poise.exporter.cgroups import SHORT_ID
+from poise.exporter.checks import node_view
 from poise.exporter.engines import locate, reach
 from poise.exporter.engines.container import HOSTNAME_FILE, NAMESPACE_FILE
 from poise.exporter.metrics import ENGINE_POD_INFO
