@@ -70,7 +70,7 @@ TIMES_FASTER_THAN_NVITOP = 10.0
 
 @dataclass(frozen=True)
 class Collection:
-    """Seconds to read all cards once: median, and mean with slow collectors at their rate."""
+    """CPU seconds to read all cards once: median, and mean with slow collectors at their rate."""
 
     median: float
     mean: float
@@ -368,8 +368,9 @@ call costs about {floor.median / calls * 1e9:.0f} ns; a real driver's takes micr
 
 {table(lines, floor)}
 
-* *Collection*: median time to read all cards once, one after the other; Poise with its slow collectors at their own rate takes
-  {poise.mean * 1e3:.3g} ms in the mean. nvitop-exporter: its update of all devices, without its host metrics.
+* *Collection*: median CPU time to read all cards once, one after the other, so that what else runs on the machine counts little; Poise with
+  its slow collectors at their own rate takes {poise.mean * 1e3:.3g} ms in the mean. nvitop-exporter: its update of all devices, without its
+  host metrics; with its PCIe reads the time that passes, because it waits in them.
 * *C loop*: the {calls} library calls of one fast tick of Poise, in C, with the answers thrown away. The benchmark checks that both make the same calls.
 * *Scrape*: median of {SCRAPES} requests of /metrics, uncompressed, as the client sees them; with engines the largest is
   {full.scrape_largest * 1e3:.3g} ms for {full.page_bytes / 1000:.0f} kB.

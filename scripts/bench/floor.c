@@ -67,7 +67,7 @@ static void add_field(unsigned int card, int *place, unsigned int id, unsigned i
 static unsigned long long now_ns(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now); /* what others do on the machine does not count */
     return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
 }
 

@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import nvitop
 from nvitop_exporter import cli
@@ -25,25 +26,28 @@ def leave_out_pcie() -> None:
         setattr(nvitop.Device, name, lambda self: 0)
 
 
-def time_updates(updates: int) -> None:
+def time_updates(updates: int, clock: Callable[[], float]) -> None:
     devices = nvitop.Device.all()
     exporter = PrometheusExporter(devices, hostname="bench", interval=1.0)
     took = []
     for _ in range(updates + 1):
-        begun = time.perf_counter()
+        begun = clock()
         for device in devices:
             exporter.update_device(device)
-        took.append(time.perf_counter() - begun)
+        took.append(clock() - begun)
     took = took[1:]
     print(json.dumps({"median_s": statistics.median(took), "mean_s": statistics.fmean(took)}))
 
 
 def main(words: list[str]) -> int:
+    # With its PCIe reads it waits, so the time that passes counts; without, its CPU time, whatever others do on the machine.
+    clock = time.perf_counter
     if "--without-pcie" in words:
         leave_out_pcie()
         words.remove("--without-pcie")
+        clock = time.thread_time
     if words[0] == "time":
-        time_updates(int(words[1]))
+        time_updates(int(words[1]), clock)
         return 0
     sys.argv = ["nvitop-exporter", *words[words.index("--") + 1 :]]
     return cli.main()
