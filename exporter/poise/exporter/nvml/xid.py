@@ -147,7 +147,10 @@ def prepare(card: Card, fields: FieldBatch) -> Read:
         assert watch is not None
         now = tick.now
         events = watch.event_set
-        if events is None or ledger.registered is events or now - ledger.tried_at < RETRY_SECONDS:
+        if events is None:
+            ledger.refusal = SUCCESS if watch.log_readable else watch.event_refusal
+            return
+        if ledger.registered is events or now - ledger.tried_at < RETRY_SECONDS:
             return
         ledger.tried_at = now
         code = watch.register(events, card.handle, card.uuid)

@@ -98,10 +98,17 @@ class EventThread(threading.Thread):
         self.event_set: EventSet | None = None
         #: Why no events come, in words; "" while they do.
         self.problem = ""
+        #: The nvmlReturn_t with which this driver refuses events for good; else SUCCESS.
+        self.refusal = SUCCESS
 
     def stop(self) -> None:
         """Tells the thread to leave."""
         self._leave.set()
+
+    @property
+    def left(self) -> bool:
+        """Whether it was told to leave and did."""
+        return self._leave.is_set() and not self.is_alive()
 
     def stuck(self, now: float, deadline: float) -> bool:
         """Whether a call into the driver is past its deadline (seconds)."""
@@ -111,15 +118,21 @@ class EventThread(threading.Thread):
     def run(self) -> None:
         pause = PAUSE_SECONDS
         while not self._leave.is_set():
+            begun = self._monotonic()
             code = self.begin()
             try:
                 while code in _NOTHING_WRONG and not self._leave.is_set():
                     code = self.take(WAIT_MILLISECONDS)
             finally:
                 self.end()
-            if self._leave.is_set() or code in REFUSALS:
-                return  # a refusal: this driver has no events
+            if self._leave.is_set():
+                return
+            if code in REFUSALS:
+                self.refusal = code  # this driver has no events
+                return
             # The set is made anew: after a card was lost, with those cards that still register.
+            if self._monotonic() - begun > LONGEST_PAUSE_SECONDS:
+                pause = PAUSE_SECONDS
             self._leave.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 

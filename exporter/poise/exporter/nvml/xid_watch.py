@@ -86,7 +86,8 @@ class XidWatch:
 
     def open(self, library: Library) -> None:
         """Waits for events of a driver that was initialised; nothing when that is done already."""
-        if self._events is None:
+        # One that hung when it was told to leave, for a new start that did not come, has left by now.
+        if self._events is None or self._events.left:
             events = EventThread(library, self.on_event, self._monotonic)
             self.attach(events)
             events.start()
@@ -116,6 +117,11 @@ class XidWatch:
     def event_set(self) -> EventSet | None:
         """Where cards are to be registered now."""
         return self._events.event_set if self._events is not None else None
+
+    @property
+    def event_refusal(self) -> int:
+        """The nvmlReturn_t with which this driver refuses events altogether; else SUCCESS."""
+        return self._events.refusal if self._events is not None else SUCCESS
 
     @property
     def event_problem(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -224,11 +225,11 @@ class Log:
 
 @contextmanager
 def watching(
-    log: Path | None = None, prepare: Callable[[SimulatedNode], object] = lambda node: None
+    log: Path | None = None, prepare: Callable[[SimulatedNode], object] = lambda node: None, timing: Timing = FAST
 ) -> Iterator[tuple[SimulatedNode, Sampler]]:
     with simulated_library("h20x2") as (node, library):
         prepare(node)
-        sampler = Sampler(COLLECTORS, 0.1, library=library, timing=FAST, kernel_log=log)
+        sampler = Sampler(COLLECTORS, 0.1, library=library, timing=timing, kernel_log=log)
         sampler.start()
         try:
             wait_until(lambda: [gpu.up for gpu in sampler.view().gpus] == [True, True], "both cards up")
@@ -304,6 +305,39 @@ def test_a_wait_that_fails_is_tried_again_with_a_new_set(monkeypatch: pytest.Mon
         wait_until(registered(node, 2), "registered in a new set")
         node.raise_xid(1, 119)
         wait_until(lambda: shown(sampler, 1, 119) == 1, "counted")
+
+
+def test_a_driver_without_events_says_so(tmp_path: Path) -> None:
+    def refuse(node: SimulatedNode) -> None:
+        node.inject("nvmlEventSetCreate", error=ReturnCode.NOT_SUPPORTED)
+
+    with watching(None, refuse) as (_, sampler):
+        wait_until(lambda: sampler.view().gpus[0].absent.get(m.GPU_XID_ERRORS) is Reason.NOT_SUPPORTED, "absent with its reason")
+        assert m.GPU_XID_ERRORS not in sampler.view().gpus[0].readings
+    log = Log(tmp_path / "kmsg")
+    try:
+        with watching(log.path, refuse) as (node, sampler):
+            log.xid(node, 0, 79)
+            wait_until(lambda: shown(sampler, 0, 79) == 1, "the kernel log alone tells")
+    finally:
+        log.close()
+
+
+def test_events_come_again_after_a_wait_that_hung_while_the_driver_was_to_be_given_up() -> None:
+    """NVML is not shut down under it; once it is back there is a new start, with events."""
+    with watching(timing=dataclasses.replace(FAST, leave=0.1)) as (node, sampler):
+        injection = node.inject("nvmlEventSetWait_v2", hang=True)
+        injection.wait_until_held()
+        sessions = node.node_calls("nvmlShutdown")
+        node.vanish(1)
+        wait_until(lambda: sampler.view().gpus[1].down_reason is Reason.GPU_LOST, "card 1 lost")
+        wait_until(lambda: node.calls("nvmlDeviceGetHandleByIndex_v2", 0) > 2, "a new start was tried")
+        assert node.node_calls("nvmlShutdown") == sessions
+        injection.release()
+        node.restore(1)
+        wait_until(lambda: all(gpu.up for gpu in sampler.view().gpus), "both up")
+        node.raise_xid(0, 31)
+        wait_until(lambda: shown(sampler, 0, 31), "counted")
 
 
 def test_the_kernel_log_tells_of_a_card_that_has_no_events_and_of_what_events_do_not_deliver(tmp_path: Path) -> None:
