@@ -192,7 +192,7 @@ class Roster:
             self._leave(self._names.pop(key), key, now)
         self._seen = {item.found.key: self._seen.get(item.found.key, now) for item in located}
         for item in located:
-            if item.found.key in self._names or now - self._seen[item.found.key] >= hold:
+            if item.found.key in self._names or not 0 <= now - self._seen[item.found.key] < hold:  # below 0: the clock was set back
                 self._enter(item, now)
         self._enter_configured()
         self._since = {key: since for key, since in self._since.items() if key in alive and key not in self._names}

@@ -6,7 +6,7 @@ remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poise.exporter import metrics as m
@@ -138,39 +138,32 @@ class RouterRoster:
         """Whether a living router, found a moment ago, has not said yet which engines are its: those that are found with it wait."""
         waiting = list(self._since.values())
         waiting += [member.since for member in self._members.values() if member.gone_since is None and not _has_topology(member)]
-        return any(now - since <= ROUTER_GRACE for since in waiting)
+        return any(_is_young(since, now) for since in waiting)
 
     def overdue(self, now: float) -> frozenset[ProcessKey]:
         """The processes that have waited long for a name."""
-        return frozenset(key for key, since in self._since.items() if now - since > ROUTER_GRACE)
+        return frozenset(key for key, since in self._since.items() if not _is_young(since, now))
 
     def group(self, engines: Sequence[KnownEngine], told: Mapping[str, str], now: float) -> Mapping[str, Assignment]:
         """What routers say of engines, by engine id; living routers first. Settles the routers' own deployments.
 
         `told`: engine id → deployment, of the engines whose deployment is more than their own id: a router before one of those is of it.
         """
-        deployments = dict(told)
+        deployments, models = dict(told), {engine.engine: engine.model for engine in engines if engine.model}
         found: dict[str, Assignment] = {}
         for member in sorted(self._members.values(), key=lambda member: (member.gone_since is not None, member.since, member.name)):
             router_host = url_host(member.url)[0] if member.url is not None else ""
             backends = join(member.backends, engines, self.node, self.is_local, "" if self.is_local(router_host) else router_host)
             deployment = member.deployment
-            if deployment is None:
+            if deployment is None and (_has_topology(member) or not _is_young(member.since, now)):
                 theirs = {deployments[backend.engine] for backend in backends if backend.engine in deployments}
-                if _has_topology(member) or now - member.since > ROUTER_GRACE:
-                    deployment = theirs.pop() if len(theirs) == 1 else member.name
+                deployment = theirs.pop() if len(theirs) == 1 else member.name
             self._members[member.name] = replace(member, backends=backends, deployment=deployment)
             if deployment is None:
                 continue
-            models = {engine.engine: engine.model for engine in engines if engine.model}
-            whole = {models[backend.engine] for backend in backends if backend.role is Role.MIXED and backend.engine in models}
-            for backend in backends:
-                if backend.engine and backend.engine not in found:
-                    # Whole engines of several models are as many deployments; prefill and decode that differ are a mistake of one.
-                    several = backend.role is Role.MIXED and len(whole) > 1 and backend.engine in models
-                    theirs_now = f"{deployment}/{models[backend.engine]}" if several else deployment
-                    found[backend.engine] = Assignment(theirs_now, backend.role)
-                    deployments.setdefault(backend.engine, theirs_now)
+            for engine, assignment in _assignments(deployment, backends, models):
+                found.setdefault(engine, assignment)
+                deployments.setdefault(engine, assignment.deployment)
         return found
 
     def published(self) -> tuple[Router, ...]:
@@ -215,6 +208,22 @@ class RouterRoster:
             number += 1
             name = f"{name.partition(CLASH)[0]}{CLASH}{number}"
         return name
+
+
+def _is_young(since: float, now: float) -> bool:
+    """Whether something that is waited for may still come; not when the clock was set back."""
+    return 0 <= now - since <= ROUTER_GRACE
+
+
+def _assignments(deployment: str, backends: Sequence[RouterBackend], models: Mapping[str, str]) -> Iterator[tuple[str, Assignment]]:
+    """Each engine of a router with its deployment and role. Engines of several models that serve whole requests are as many deployments; where
+    prefill and decode have different ones, that is a mistake of one deployment.
+    """
+    whole = {models[backend.engine] for backend in backends if backend.role is Role.MIXED and backend.engine in models}
+    for backend in backends:
+        if backend.engine:
+            is_one_of_several = len(whole) > 1 and backend.role is Role.MIXED and backend.engine in models
+            yield backend.engine, Assignment(f"{deployment}/{models[backend.engine]}" if is_one_of_several else deployment, backend.role)
 
 
 def _has_topology(member: _Member) -> bool:

@@ -394,6 +394,11 @@ def test_an_engine_is_not_held_for_ever_by_a_router_that_restarts_all_the_time()
     assert [len(engines.update([located()], now, hold=6.0)) for now in (0.0, 2.0, 4.0, 6.0)] == [0, 0, 0, 1]
 
 
+def test_an_engine_is_not_held_when_the_clock_is_set_back() -> None:
+    engines = roster()
+    assert [len(engines.update([located()], now, hold=6.0)) for now in (5000.0, 1000.0)] == [0, 1]
+
+
 # ------------------------------------------------------------------------------------------------------------- several nodes
 FIRST = ("--master-addr", "10.0.0.1", "--nnodes", "2")
 DP = ("-dp", "4", "-dpl", "2", "--data-parallel-address", "10.0.0.1")

@@ -161,6 +161,7 @@ def test_engines_wait_a_moment_for_a_router_that_has_not_told_them(told: tuple[R
     step(routers, seen(DOWN, told=told))
     assert routers.is_undecided(1.0) is (told == ())
     assert not routers.is_undecided(ROUTER_GRACE + 0.1)
+    assert not routers.is_undecided(-3600.0)  # the clock was set back
     step(routers, seen(answered(), told=told), now=2.0)
     assert not routers.is_undecided(2.0)
 
