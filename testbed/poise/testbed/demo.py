@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from poise.testbed import processes, spawning
+from poise.testbed import lock, processes, spawning
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.planning import STEP_INSTALL, Request
@@ -86,20 +86,22 @@ def load_command(url: str, model: str) -> list[str]:
 
 
 def _wait_for_end(deployment: Deployment, settings: DemoSettings, say: Callable[[str], None]) -> None:
-    """The engine is not watched: a fault ends or restarts it, and the page is there to say so."""
+    """Engines and router are not watched: a fault ends or restarts them, and the page is there to say so."""
     ends = None if settings.seconds is None else time.monotonic() + settings.seconds
-    watched = [record for name in ("page", "exporter", "mirror") if (record := deployment.record(name)) is not None]
-    alive = [record.identity for record in watched]
+    watched = [name for name in ("page", "exporter", "mirror") if deployment.record(name) is not None]
     while ends is None or time.monotonic() < ends:
-        # Wakes at once when one of them ends.
-        still = processes.wait_gone(alive[:1], LOOK_SECONDS) + [one for one in alive[1:] if processes.is_alive(one)]
+        page = deployment.record("page")
+        processes.wait_gone([] if page is None else [page.identity], LOOK_SECONDS)  # wakes at once when the page ends
         if not deployment.layout.plan.exists():
             say("the deployment was taken down")
             return
-        if len(still) < len(alive):
-            dead = [record.name for record in watched if not record.lives]
-            name = dead[0] if dead else "a part"
-            raise TestbedError(f"{name} ended by itself; the end of its log:\n{spawning.tail(deployment.layout, name)}")
+        # `fault --undo` restarts the exporter under the lock: what is missing after it was free is dead.
+        if _dead(deployment, watched) and lock.holder(deployment.layout.lock) is None and (dead := _dead(deployment, watched)):
+            raise TestbedError(f"{dead[0]} ended by itself; the end of its log:\n{spawning.tail(deployment.layout, dead[0])}")
+
+
+def _dead(deployment: Deployment, names: list[str]) -> list[str]:
+    return [name for name in names if (record := deployment.record(name)) is None or not record.lives]
 
 
 def with_page(steps: list[str]) -> list[str]:

@@ -213,6 +213,12 @@ class Deployment:
         spawning.wait_http(self.layout, record, current.exporter_port, "/readyz", EXPORTER_READY_SECONDS)
         return record
 
+    def restart_exporter(self) -> None:
+        """Ends the exporter and starts it anew, under the same port."""
+        with lock.held(self.layout.lock, "restarting the exporter", timeout=LOCK_SECONDS):
+            teardown.end_processes(self.layout, ["exporter"])
+            self.start_exporter()
+
     def restart_engine(self, changed: EnginePlan, fault: str | None, progress: Progress) -> None:
         """Ends an engine and starts it as `changed` says, under the same name and port. `fault` is noted in the plan."""
         with lock.held(self.layout.lock, f"restarting {changed.name}", timeout=LOCK_SECONDS):

@@ -150,6 +150,10 @@ def undo(deployment: Deployment, progress: Progress) -> list[str]:
         cards.want_faults(deployment.layout, [])
     shape = shapes.load(current.shape)
     restarted = []
+    if current.fault == "card-lost" and current.exporter_port is not None:
+        # A card that fell off the bus comes back with a reboot, and with it every exporter forgets the XID.
+        deployment.restart_exporter()
+        restarted.append("exporter")
     for engine in current.engines:
         healthy = next(wanted for wanted in shape.engines if wanted.name == engine.name)
         wanted = replace(

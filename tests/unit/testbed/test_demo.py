@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 
-from poise.testbed import demo, shapes
+from poise.testbed import demo, lock, plan, processes, shapes, teardown
+from poise.testbed.deployment import Deployment
+from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 from poise.testbed.planning import Request, step_names
+
+from tests.unit.testbed.deployments import layout_in, start
+from tests.unit.testbed.test_plan import PLAN
 
 
 def test_the_page_comes_before_the_long_work_and_the_load_last() -> None:
@@ -40,3 +48,32 @@ def test_steps_follow_what_there_is_to_do() -> None:
     assert step_names(split, simulated=True)[-3:] == ["vLLM prefill", "vLLM decode", "router"]
     gpus = Request(shapes.load("single"), layout.root, layout.root)
     assert step_names(gpus, simulated=False) == ["exporter", "vLLM installed", "vLLM server"]
+
+
+def test_the_demo_goes_on_while_the_exporter_is_restarted_and_ends_when_it_dies(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    plan.write(layout.plan, PLAN)
+    for name, role in (("page", "dashboard"), ("exporter", "exporter")):
+        start(layout, name, role)  # type: ignore[arg-type]  # both are roles
+    said: list[str] = []
+
+    def watch() -> None:
+        try:
+            demo._wait_for_end(Deployment(layout, os.environ), demo.DemoSettings(1, "", 60.0), said.append)
+        except TestbedError as error:
+            said.append(str(error).splitlines()[0])
+
+    try:
+        watching = threading.Thread(target=watch)
+        watching.start()
+        with lock.held(layout.lock, "restarting the exporter"):
+            teardown.end_processes(layout, ["exporter"])
+            watching.join(1.5 * demo.LOOK_SECONDS)
+            exporter = start(layout, "exporter", "exporter")
+        watching.join(1.5 * demo.LOOK_SECONDS)
+        assert said == []
+        processes.send(exporter.identity, signal.SIGKILL)
+        watching.join(30)
+        assert said == ["exporter ended by itself; the end of its log:"]
+    finally:
+        teardown.take_down(layout)
