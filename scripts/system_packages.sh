@@ -20,6 +20,7 @@ if [ "$purpose" = test ]; then
     need curl curl
     need ip iproute2
     need unshare util-linux
+    need systemd-analyze systemd
 fi
 missing=$(echo "$missing" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')
 [ -n "$missing" ] || exit 0
