@@ -1,6 +1,7 @@
 """Watches routers: those of the process table and those that a person named. Keeps a poller for each and the roster up to date.
 
-The scan of the process table is another's; `update` is called with its result and never waits for a router.
+The scan of the process table is another's; `update` is called with its result, never waits for a router, and never raises: what breaks here costs no
+engine its series.
 """
 
 from __future__ import annotations
@@ -71,10 +72,20 @@ class RouterWatch:
         self._told: frozenset[ProcessKey] = frozenset()
         self._closed: set[ProcessKey] = set()  # processes whose open sockets we may not know
         self._published: tuple[Router, ...] = ()
+        self._broken = ""  # what broke in the last scan
         self._stopped = False
 
     def update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
         """Takes over a scan at `now` (Unix seconds); returns the pids of its routers."""
+        try:
+            pids = self._update(processes, now)
+        except Exception as problem:
+            self._break(problem)
+            return frozenset()
+        self._broken = ""
+        return pids
+
+    def _update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
         found = find_routers(processes)
         keys = {process.key for process in found}
         self._outside.keep(keys)
@@ -111,8 +122,14 @@ class RouterWatch:
 
     def group(self, engines: Sequence[KnownEngine], told: Mapping[str, str], now: float) -> Mapping[str, Assignment]:
         """What routers say of the engines; see RouterRoster.group."""
-        assigned = self._roster.group(engines, told, now)
-        published = self._roster.published()
+        if self._broken:
+            return {}
+        try:
+            assigned = self._roster.group(engines, told, now)
+            published = self._roster.published()
+        except Exception as problem:
+            self._break(problem)
+            return {}
         _tell(self._published, published)
         self._published = published
         return assigned
@@ -125,6 +142,7 @@ class RouterWatch:
         """How asking them goes. One that does not listen yet is no failure; one that answers badly, or not in time, is."""
         polls = [poller.latest for poller in self._pollers.values()]
         problems = [f"{poll.url or 'a router'}: {poll.error}" for poll in polls if poll.failed]
+        problems += [f"internal error: {self._broken}"] if self._broken else []
         return CollectorStatus(
             ROUTERS,
             self._interval,
@@ -147,6 +165,13 @@ class RouterWatch:
             poller.join(max(deadline - self._clock(), 0.0))
 
     # --------------------------------------------------------------------------------------------------------------- parts
+    def _break(self, problem: Exception) -> None:
+        """Tells and counts a failure of our own; what was published last is not known to hold."""
+        _log.exception("watching routers failed")
+        self._failures_before += 1
+        self._broken = type(problem).__name__
+        self._published = ()
+
     def _target_of(self, process: Process) -> RouterTarget | str:
         """What to ask for a router's process, or in words why nobody can."""
         command = process.router

@@ -21,7 +21,7 @@ from poise.exporter.exposition import Build, Exposition
 from poise.exporter.metrics import Metric
 from poise.exporter.ownership import join
 from poise.exporter.router_specs import RouterSpec
-from poise.exporter.routers.roster import ROUTER_GRACE
+from poise.exporter.routers.roster import ROUTER_GRACE, RouterRoster
 from poise.exporter.routers.watch import ROUTERS
 from poise.exporter.snapshot import CollectorStatus, EngineIdentity, NodeSnapshot, ObservedEngine, Role, Router, RouterKind
 
@@ -414,6 +414,24 @@ def test_a_router_that_lies_makes_no_line_that_is_none_and_few_series(deployment
     page = Exposition(Build("0", "3")).render(snapshot, (), 1.0).decode()
     assert page.count("poise_router_backend_info{") == 256
     assert 'h0"' not in page
+
+
+@pytest.mark.parametrize("part", ["update", "group"])
+def test_what_breaks_in_watching_routers_costs_no_engine_its_series(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    deployment.start_engines()
+    deployment.start_router()
+    source = deployment.source()
+    scan_until(source, lambda: is_up(source) and len(identities(source)) == 2)
+    before = identities(source)
+    with monkeypatch.context() as broken:
+        broken.setattr(RouterRoster, part, lambda *_: 1 / 0)
+        source.scan_once()
+    assert identities(source) == before
+    assert source.latest().routers == ()
+    assert (status(source).success, status(source).failures > 0, "ZeroDivisionError" in status(source).error) == (False, True, True)
+    scan_until(source, lambda: is_up(source) and status(source).success)
 
 
 def test_counters_go_on_when_a_worker_is_taken_out(deployment: Deployment) -> None:
