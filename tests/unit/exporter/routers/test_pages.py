@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -177,3 +178,17 @@ def test_an_old_production_stack_with_prefill_and_decode_apart_does_not_tell_who
 
 def test_production_stack_that_lists_no_engine_has_those_of_its_command_line() -> None:
     assert pages.read_production_stack(samples("router_cpu_usage_percent 3.0\n"), TOLD, Role.UNKNOWN).backends == TOLD
+
+
+_NAMES = sorted(name for name in (pages._WANTED | {"vllm:other"}))
+_VALUES = st.one_of(st.floats(), st.integers(-5, 10**12))
+_LABELS = st.dictionaries(st.sampled_from(["server", "worker", "route", "error_type", "model"]), st.text(max_size=12), max_size=3)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.sampled_from(_NAMES), st.lists(st.tuples(_LABELS, _VALUES), max_size=4)), st.booleans())
+def test_whatever_a_page_says_counts_are_counts(page: Samples, disaggregated: bool) -> None:
+    read: list[pages.Counts] = [pages.read_production_stack(page, TOLD, Role.UNKNOWN).counts]
+    with contextlib.suppress(PageError):
+        read.append(pages.read_vllm_router(page, disaggregated=disaggregated))
+    assert all(math.isfinite(value) and value >= 0 for counts in read for series in counts.values() for value in series.values())
