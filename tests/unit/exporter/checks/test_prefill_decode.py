@@ -215,6 +215,16 @@ def test_decode_that_computes_prompts_is_named(local: float, state: State) -> No
     assert found.sentence == f"decode (n1:8200) computed {local * 100:.0f} % of its prompt tokens itself in the last 60 s"
 
 
+@pytest.mark.parametrize(("local", "status"), [(0.41, Status.PASS), (0.95, Status.FAIL)])
+def test_connector_through_a_store_leaves_the_rest_of_a_chunk_to_decode(local: float, status: Status) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        sources = {"local_compute": 2000.0 * second * local, "external_kv_transfer": 2000.0 * second * (1 - local)}
+        stored = {"kv_connector": "ExampleConnector"}
+        return pd_node(prefill(config=stored), decode(config=stored, sources=sources))
+
+    assert line(scene, "kv_transfer", 60).status is status
+
+
 def test_decode_that_computed_prompts_before_the_window_is_watched() -> None:
     found = line(pd_node(prefill(), decode(sources={"local_compute": 50_000.0})), "kv_transfer", 12)
     assert (found.state, found.sentence) == (State.WATCH, "decode (n1:8200) computed 100 % of its prompt tokens itself since the start")
@@ -243,16 +253,25 @@ def test_deployment_that_does_not_answer_has_no_line_about_transfers() -> None:
     assert lines(pd_node(prefill(page=False), decode(page=False)), "kv_transfer") == []
 
 
-def test_recorded_pages_of_a_real_deployment_pass() -> None:
-    def recorded(engine: Engine, capture: str) -> Engine:
-        page = dialects.read_page(PageParser(dialects.wanted).parse((CAPTURES / capture).read_bytes()), "0.32.0", 1.0, 0.01)
-        return dataclasses.replace(engine, observed=dataclasses.replace(engine.observed, page=page))
+def recorded(engine: Engine, capture: str) -> Engine:
+    """The engine with a page that a real vLLM wrote."""
+    page = dialects.read_page(PageParser(dialects.wanted).parse((CAPTURES / capture).read_bytes()), "0.32.0", 1.0, 0.01)
+    return dataclasses.replace(engine, observed=dataclasses.replace(engine.observed, page=page))
 
-    scene = pd_node(recorded(prefill(), "pd-prefill-after.prom"), recorded(decode(), "pd-decode-after.prom"))
-    outcome = play(lambda _: scene, 12)
-    assert {result.status for result in outcome.results if result.deployment} == {Status.PASS}
-    moved = next(result for result in outcome.results if result.check == "kv_transfer")
-    assert moved.evidence["prompt tokens computed by decode since the start"] == "0 %"
+
+def test_recorded_pages_of_a_real_deployment_pass_under_load_and_idle() -> None:
+    before, after = (
+        pd_node(recorded(prefill(), f"pd-prefill-{moment}.prom"), recorded(decode(), f"pd-decode-{moment}.prom"))
+        for moment in ("before", "after")
+    )
+    outcome = play(lambda second: before if second < 20 else after, 60)
+    found = {result.check: result for result in outcome.results if result.deployment}
+    assert {result.status for result in found.values()} == {Status.PASS}
+    assert found["kv_transfer"].sentence == "160 transfers of 0.4 MiB in the last 60 s, none failed"
+    assert found["kv_transfer"].evidence["prompt tokens computed by decode in the last 60 s"] == "0 %"
+    assert found["pd_routing"].sentence == "requests in the last 60 s: 160 at prefill, 160 at decode"
+    idle = play(lambda _: after, 12)
+    assert {result.status for result in idle.results if result.deployment} == {Status.PASS}
 
 
 # --------------------------------------------------------------------------------------------------------------- distances
