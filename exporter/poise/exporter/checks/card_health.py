@@ -68,10 +68,13 @@ def _troubled(gpu: Gpu, now: float) -> CheckResult | None:
         evidence["recovery action"] = wanted.removeprefix("for ")
         state = State.WATCH if action == 3 else State.PROBLEM
         found.append((state, f"the driver asks {wanted}", "the card met an error that it cannot mend itself", f"drain the node; {reset}"))
+    # A driver that tells recovery actions and asks for none has been reset since, or did not need it.
+    mended = gpu.value(m.GPU_RECOVERY_ACTION) == 0
     for code, age in _fatal_xids(gpu, now):
         known = lookup(code)
         evidence[f"XID {code}"] = f"{known.name}, {age / 60:.0f} min ago"
-        found.append((State.PROBLEM, f"it reported XID {code} ({known.name}) {age / 60:.0f} min ago", known.meaning, known.action))
+        state = State.WATCH if mended else State.PROBLEM
+        found.append((state, f"it reported XID {code} ({known.name}) {age / 60:.0f} min ago", known.meaning, known.action))
     if gpu.value(m.GPU_REMAP_FAILED):
         evidence["row remapping"] = "failed"
         found.append(

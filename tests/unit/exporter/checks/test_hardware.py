@@ -48,13 +48,23 @@ def test_well_cards_are_one_line() -> None:
         ({"GPU_REMAP_FAILED": 1.0}, State.PROBLEM, "a memory row could not be replaced"),
         ({"GPU_REMAP_PENDING": 1.0}, State.WATCH, "a memory row waits to be replaced"),
         ({"GPU_ECC_ERRORS": {("uncorrected",): 2.0}}, State.WATCH, "2 uncorrected memory errors since the driver was loaded"),
-        ({"GPU_XID_LAST": {("79",): START - 120}}, State.PROBLEM, "it reported XID 79 (card has fallen off the bus) 2 min ago"),
+        ({"GPU_XID_LAST": {("79",): START - 120}}, State.WATCH, "it reported XID 79 (card has fallen off the bus) 2 min ago"),
     ],
 )
 def test_card_that_reports_something_is_named_with_it(changed: dict[str, object], state: State, sentence: str) -> None:
     found = line(reporting(**changed), "card_health")
     assert (found.status, found.state, found.sentence, found.gpu) == (Status.FAIL, state, f"GPU 1: {sentence}", "1")
     assert found.fix
+
+
+def test_fatal_xid_is_a_problem_where_the_driver_does_not_tell_that_nothing_is_to_be_done() -> None:
+    old = {metric: value for metric, value in WELL.items() if metric is not m.GPU_RECOVERY_ACTION}
+    gpu = with_readings(card(0), {**old, m.GPU_XID_LAST: {("119",): START}})
+    found = line(node([gpu], expected=1), "card_health")
+    assert (found.state, found.sentence) == (State.PROBLEM, "GPU 0: it reported XID 119 (GSP does not answer) 0 min ago")
+    wanted = line(reporting(GPU_RECOVERY_ACTION=1.0, GPU_XID_LAST={("119",): START}), "card_health")
+    assert wanted.sentence == "GPU 1: the driver asks for a reset of the card"
+    assert wanted.evidence["XID 119"] == "GSP does not answer, 0 min ago"
 
 
 def test_worst_of_several_is_said_and_all_are_evidence() -> None:
