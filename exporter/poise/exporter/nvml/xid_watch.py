@@ -15,7 +15,7 @@ from pathlib import Path
 
 from poise.exporter.nvml.kernel_log import KernelLog, KernelXid, bus_address
 from poise.exporter.nvml.library import SUCCESS, Library
-from poise.exporter.nvml.xid import Source, XidLedger
+from poise.exporter.nvml.xid import TELL_SECONDS, Source, XidLedger
 from poise.exporter.nvml.xid_catalogue import Severity, lookup
 from poise.exporter.nvml.xid_events import EventSet, EventThread
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 #: XIDs of PCI addresses at which NVML has (yet) no card: so many addresses and so many XIDs of each are kept for when one appears.
 _MOST_ADDRESSES = 32
 _MOST_WAITING = 64
+#: So many different errors of switches, and of cards that are not ours, are logged.
+_MOST_TOLD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class XidWatch:
         self._by_uuid: dict[str, _Listed] = {}
         self._by_address: dict[str, _Listed] = {}
         self._waiting: dict[str, list[_Line]] = {}
-        self._switches_told: dict[tuple[str, int], float] = {}
+        self._told_of_others: dict[tuple[str, int], float] = {}
         self._events: EventThread | None = None
         self._log = KernelLog(kernel_log, self.on_line) if kernel_log is not None else None
 
@@ -178,7 +180,7 @@ class XidWatch:
         # The kernel stamps its records by a clock that runs like the monotonic one.
         at = self._wall() - max(0.0, now - xid.at) if history else self._wall()
         if xid.switch:
-            self._tell_switch(xid, now)
+            self._tell_switch(xid, now, history)
             return
         line = _Line(xid.code, now, at, history)
         with self._lock:
@@ -189,7 +191,7 @@ class XidWatch:
                 del waiting[:-_MOST_WAITING]
         if listed is not None:
             self._take_line(listed, line)
-        elif not history:
+        elif not history and self._worth_telling(xid, now):
             logger.warning("XID %d of PCI %s, where NVML lists no card: %s", xid.code, xid.bus_id, _words(xid.code))
 
     def _take_line(self, listed: _Listed, line: _Line) -> None:
@@ -209,19 +211,22 @@ class XidWatch:
             level = logging.INFO if when or lookup(code).severity is Severity.INFORMATION else logging.WARNING
             logger.log(level, "card %d (%s): %sXID %d, %s", listed.index, listed.uuid, when, code, _words(code))
 
-    def _tell_switch(self, xid: KernelXid, now: float) -> None:
+    def _tell_switch(self, xid: KernelXid, now: float, history: bool) -> None:
         """An NVSwitch is no card of ours: its errors are told and have no series."""
+        if self._worth_telling(xid, now):
+            level, when = (logging.INFO, "before the exporter started: ") if history else (logging.WARNING, "")
+            logger.log(level, "NVSwitch at PCI %s: %sSXID %d, %s", xid.bus_id, when, xid.code, xid.text or "no text")
+
+    def _worth_telling(self, xid: KernelXid, now: float) -> bool:
+        """Whether an error of what is no card of ours should be logged now, which is then noted."""
         key = (xid.bus_id, xid.code)
-        told = self._switches_told.get(key)
-        if (told is not None and now - told < _SWITCH_TELL_SECONDS) or (told is None and len(self._switches_told) >= _MOST_SWITCH_ERRORS):
-            return
-        self._switches_told[key] = now
-        logger.warning("NVSwitch at PCI %s: SXID %d, %s", xid.bus_id, xid.code, xid.text or "no text")
-
-
-#: One SXID of one switch is logged once in so many seconds, and so many different ones at most.
-_SWITCH_TELL_SECONDS = 60.0
-_MOST_SWITCH_ERRORS = 256
+        told = self._told_of_others.get(key)
+        if told is None and len(self._told_of_others) >= _MOST_TOLD:
+            return False
+        if told is not None and now - told < TELL_SECONDS:
+            return False
+        self._told_of_others[key] = now
+        return True
 
 
 def _words(code: int) -> str:

@@ -157,12 +157,23 @@ def xid_watch_of(cards: Bench) -> xid_watch.XidWatch:
     return xid_watch.XidWatch(wall=lambda: cards.now, monotonic=lambda: cards.now, deadline=3.0)
 
 
+def test_xids_of_cards_that_are_not_ours_are_told_now_and_then(h20: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a container that was given two of eight cards, and reads the log of all."""
+    for _ in range(100):
+        h20.xids.on_line(KernelXid("0000:ee:00", 31, 1.0), False)
+    assert caplog.text.count("XID 31 of PCI 0000:ee:00, where NVML lists no card") == 1
+    h20.now += xid.TELL_SECONDS + 1
+    h20.xids.on_line(KernelXid("0000:ee:00", 31, 1.0), False)
+    assert caplog.text.count("XID 31 of PCI 0000:ee:00, where NVML lists no card") == 2
+
+
 def test_lines_of_addresses_without_a_card_are_bounded(h20: Bench) -> None:
     for number in range(1000):
         h20.xids.on_line(KernelXid(f"{number:04x}:ee:00", 13, 1.0), False)
         h20.xids.on_line(KernelXid("0000:ff:00", number, 1.0), False)
     assert len(h20.xids._waiting) <= 32
     assert all(len(lines) <= 64 for lines in h20.xids._waiting.values())
+    assert len(h20.xids._told_of_others) <= 256
 
 
 @pytest.mark.parametrize(
