@@ -279,10 +279,15 @@ class Roster:
 
     def _spec_for(self, item: Located) -> EngineSpec | None:
         """The configured engine that this process is: its URL names this node, or its container's address, and the process's port, or a port of
-        this node that leads there.
+        this node that leads there. A headless node is of the engine whose URL names the first node: it has no port itself.
         """
+        config, first = item.found.config, item.found.command.master_address
         for spec in self.specs:
             host, port = url_host(spec.url)
+            if config.headless:
+                if host == first and port == (config.port or DEFAULT_PORT):
+                    return spec
+                continue
             here = item.reachable and (self.is_local(host) or host == item.found.config.host)
             leads = port in item.forwarded and self.is_local(host)
             if leads or (port == item.port and (here or host in item.addresses)):
@@ -299,10 +304,10 @@ class Roster:
 
 def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:
     """Where to ask for the page, or why nowhere."""
-    if spec is not None:
-        return spec.url, ""
     if item.found.config.headless:
         return None, "this node of the engine is headless: the first node has the API"
+    if spec is not None:
+        return spec.url, ""
     if item.found.command.unix_socket:
         return None, "it listens on a Unix socket (--uds), where Poise does not ask"
     if not item.reachable:

@@ -13,7 +13,7 @@ from poise.exporter.engines.roles import Declared
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.routers.addresses import Assignment
 from poise.exporter.setting_values import is_loopback
-from poise.exporter.snapshot import Role
+from poise.exporter.snapshot import EngineIdentity, Role
 
 
 def engine(*arguments: str, pid: int = 10, ticks: int = 1) -> FoundEngine:
@@ -428,6 +428,22 @@ def test_all_nodes_of_one_engine_have_one_name(arguments: tuple[str, ...], port:
 def test_the_environment_names_a_headless_node_too() -> None:
     member = one(roster().update([replace(located(*FIRST, "--headless", port=None), said=Declared("qwen", "chat"))], 0.0))
     assert (member.identity.engine, member.identity.deployment) == ("qwen", "chat")
+
+
+def test_one_configuration_names_the_engine_on_all_its_nodes() -> None:
+    """The URL is the first node's; the headless one is named by it and asks nobody."""
+    spec = EngineSpec("qwen", "http://10.0.0.1:8000", "chat", Role.MIXED)
+    member = one(roster(spec).update([located(*FIRST, "--headless", port=8000)], 0.0))
+    assert (member.identity, member.url) == (EngineIdentity("qwen", "chat", Role.MIXED, "config", "config"), None)
+    here = Roster("node-a", (spec,), lambda host: host == "10.0.0.1")
+    first = one(here.update([located(*FIRST, "--node-rank", "0")], 0.0))
+    assert (first.identity, first.url) == (member.identity, "http://10.0.0.1:8000")
+
+
+def test_a_headless_node_is_no_engine_that_is_configured_at_its_own_node() -> None:
+    engines = roster(EngineSpec("other", "http://127.0.0.1:8000"))
+    members = engines.update([located(*FIRST, "--headless", port=8000)], 0.0)
+    assert [member.identity.engine for member in members] == ["10.0.0.1:8000", "other"]
 
 
 def test_a_headless_node_is_of_its_engines_deployment() -> None:
