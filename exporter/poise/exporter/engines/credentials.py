@@ -20,6 +20,10 @@ from poise.exporter.settings import SettingsError, content
 DISCOVERED = Access(insecure_skip_verify=True)
 
 
+#: What to do about a server that ends a connection of TLS without a word.
+BROKE_OFF = "if it wants a certificate of ours, give cert_file=FILE,key_file=FILE"
+
+
 class AccessError(Exception):
     """What `Access` names cannot be used; the message names key, file and way out."""
 
@@ -148,11 +152,12 @@ def tls_problem(error: ssl.SSLError, host: str) -> tuple[str, str]:
             return f"the certificate cannot be trusted: {words}", "renew it"
         way = "name the authority that signed it with ca_file=FILE, or trust any certificate with insecure_skip_verify=true"
         return f"the certificate cannot be verified: {words}", way
-    reason = (error.reason or str(error)).upper()
+    told = getattr(error, "reason", None) or str(error)  # only OpenSSL sets a reason
+    reason = told.upper()
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return "TLS failed: the server wants a certificate of ours", "give cert_file=FILE,key_file=FILE"
     if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason:
         return "TLS failed: the server does not trust our certificate", "name one of an authority that it trusts with cert_file=FILE"
     if "WRONG_VERSION_NUMBER" in reason or "HTTP_REQUEST" in reason or "RECORD_LAYER" in reason:
         return "TLS failed: no TLS is spoken there", "write http:// in the URL"
-    return f"TLS failed: {error.reason or error}", ""
+    return f"TLS failed: {told}", ""

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from poise.exporter.access import PLAIN
-from poise.exporter.engines.credentials import DISCOVERED, AccessError, Credentials, tls_problem
+from poise.exporter.engines.credentials import BROKE_OFF, DISCOVERED, AccessError, Credentials, tls_problem
 from poise.exporter.setting_values import is_loopback
 
 READ_SIZE = 64 * 1024
@@ -99,6 +99,12 @@ class Fetcher:
             raise FetchError(f"no answer within {timeout:g} s") from None
         except ConnectionRefusedError:
             raise _refused() from None
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError) as error:
+            # With TLS 1.3 a server refuses a client only after the handshake, and what it says may be lost with the connection.
+            if self._scheme == "https":
+                raise FetchError("TLS failed: the server broke off", way_out=BROKE_OFF) from None
+            broken = isinstance(error, http.client.RemoteDisconnected)
+            raise FetchError("the answer is no HTTP: RemoteDisconnected" if broken else error.strerror or type(error).__name__) from None
         except ssl.SSLError as error:
             words, way_out = tls_problem(error, self._host)
             raise FetchError(words, way_out=way_out) from None

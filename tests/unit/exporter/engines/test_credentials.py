@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 import ssl
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from poise.exporter.access import PLAIN, Access
-from poise.exporter.engines.credentials import DISCOVERED, AccessError, Credentials
+from poise.exporter.engines.credentials import BROKE_OFF, DISCOVERED, AccessError, Credentials, tls_problem
 from poise.exporter.engines.poll import Poll, Poller
 
 from tests import certificates, recorded
@@ -93,9 +96,40 @@ def test_a_server_that_wants_our_certificate_gets_it(pair: Pair, authority: Auth
     ca_file = str(authority.certificate)
     with serve(PageServer(PAGE), tls=server_context(pair, client_authority=authority)) as server:
         assert answered(asked(server, Access(ca_file=ca_file, cert_file=str(ours.certificate), key_file=str(ours.key))))
-        assert asked(server, Access(ca_file=ca_file)).error == (
-            "TLS failed: the server wants a certificate of ours; give cert_file=FILE,key_file=FILE"
+        # Whether the server's reason comes through before its connection is reset is a matter of microseconds.
+        assert asked(server, Access(ca_file=ca_file)).error in (
+            "TLS failed: the server wants a certificate of ours; give cert_file=FILE,key_file=FILE",
+            f"TLS failed: the server broke off; {BROKE_OFF}",
         )
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"), "wants a certificate of ours"),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca"), "does not trust our certificate"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "no TLS is spoken there"),
+        (ssl.SSLError(1, "[SSL: SOMETHING_ELSE] else"), "TLS failed: "),
+    ],
+)
+def test_openssls_reasons_are_put_into_words(error: ssl.SSLError, words: str) -> None:
+    assert words in tls_problem(error, "h")[0]
+
+
+def test_a_connection_that_is_broken_off_says_what_may_be_missing(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def break_off() -> None:
+            connection, _ = listener.accept()
+            with server_context(pair).wrap_socket(connection, server_side=True) as secured:
+                secured.recv(1)
+                secured.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+
+        thread = threading.Thread(target=break_off, daemon=True)
+        thread.start()
+        poll = Poller(f"https://127.0.0.1:{listener.getsockname()[1]}", 10.0, access=DISCOVERED).poll_once()
+        thread.join(30.0)
+    assert poll.error == f"TLS failed: the server broke off; {BROKE_OFF}"
 
 
 def test_plain_http_behind_https_is_told(plain: PageServer) -> None:
