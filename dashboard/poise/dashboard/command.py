@@ -78,10 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     passed.add_argument(
         "--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…,gpus=…]", help="an engine (repeatable)"
     )
+    passed.add_argument(
+        "--router", action="append", default=[], metavar="NAME=URL[,deployment=…,kind=…,metrics=…]", help="a router (repeatable)"
+    )
     passed.add_argument("--expected-gpus", metavar="N", help="cards that should be here")
     passed.add_argument("--interval", metavar="DURATION", help="how often the exporter reads the cards (default 1s)")
     passed.add_argument("--config", metavar="FILE", help="its configuration file (default: poise.toml here, if there is one)")
-    passed.add_argument("--no-discover", action="store_true", help="look for no engines besides those of --engine")
+    passed.add_argument("--no-discover", action="store_true", help="look for no engines and routers besides those that are named")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,6 +108,8 @@ def exporter_command(arguments: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-P", "-m", "poise.cli", "exporter", "--listen", address(arguments.exporter).authority]
     for engine in arguments.engine:
         command += ["--engine", engine]
+    for router in arguments.router:
+        command += ["--router", router]
     if arguments.expected_gpus is not None:
         command += ["--expected-gpus", arguments.expected_gpus]
     if arguments.interval is not None:

@@ -33,12 +33,14 @@ def test_flags_for_the_exporter_are_passed_on() -> None:
     command = exporter_command(
         parse(
             *("--exporter", "http://localhost:19747/metrics", "--engine", "a=http://x:1", "--engine", "b=http://y:2,role=decode"),
+            *("--router", "front=http://z:3,kind=toy-proxy"),
             *("--expected-gpus", "8", "--interval", "500ms", "--no-discover", "--config", "my.toml"),
             *("--log-level", "debug", "--log-format", "json"),
         )
     )
     assert command[command.index("exporter") :] == [
         *("exporter", "--listen", "localhost:19747", "--engine", "a=http://x:1", "--engine", "b=http://y:2,role=decode"),
+        *("--router", "front=http://z:3,kind=toy-proxy"),
         *(
             "--expected-gpus",
             "8",
