@@ -43,7 +43,7 @@ def _check(engine: Engine, part: Window) -> CheckResult:
     if pushed and used > t.KV_FULL:
         return _LINE.failed(
             State.WATCH,
-            f"{words.count(round(pushed), 'request')} pushed out of the batch in {part.seconds:.0f} s: the KV cache is full ({words.percent(used)})",
+            f"{pushed:.0f} requests pushed out of the batch in {part.seconds:.0f} s: the KV cache is full ({words.percent(used)})",
             about,
             evidence,
             cause="more sequences run than the KV cache holds to their end; what is pushed out is computed again",
