@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from poise.exporter.checks import words
 from poise.exporter.checks.engine_answers import is_loading
-from poise.exporter.checks.result import CheckResult, Line, State, Subject
+from poise.exporter.checks.result import CheckResult, Line, State, Status, Subject
 from poise.exporter.checks.window import Window
 from poise.exporter.snapshot import Engine, NodeSnapshot
 
@@ -20,13 +20,15 @@ _LINE = Line(NAME, TITLE)
 
 
 def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
-    """One result per engine of this node with a tensor-parallel size above 1, gone ones included."""
+    """One result per engine of this node with a tensor-parallel size above 1; of one that is gone only when it fails."""
     del window
     for engine in snapshot.engines:
         known = engine.observed.model_shape is not None
         settled = engine.observed.process_up and not is_loading(engine, snapshot.taken_at)
         if engine.config.tensor_parallel_size > 1 and (known or settled) and engine.observed.process_up is not None:
-            yield _check(engine)
+            result = _check(engine)
+            if engine.observed.process_up or result.status is Status.FAIL:
+                yield result
 
 
 def sizes(heads: int) -> list[int]:

@@ -49,6 +49,7 @@ def test_model_that_cannot_be_read_is_unknown_and_one_rank_needs_no_line() -> No
     assert lines(node(PAIR, [engine(cards=[0])]), "heads") == []
     assert lines(node(PAIR, [engine(shape=None, process_up=False, page=False)]), "heads") == []
     assert lines(node(PAIR, [engine(shape=None, page=False, start=START - 3)]), "heads") == [], "not looked yet"
+    assert lines(node(PAIR, [engine(process_up=False, page=False)]), "heads") == [], "gone for another reason"
     assert line(node(PAIR, [engine(shape=ModelShape(4), tensor=3, page=False, start=START - 3)]), "heads").status is Status.FAIL
 
 
