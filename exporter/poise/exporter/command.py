@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     # which a signal that the kernel hands to another thread does not do.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*LEAVE_SIGNALS, signal.SIGHUP})
     try:
-        where = f"{server.scheme}://{_shown_host(server)}:{server.server_port}/metrics"
+        where = f"{server.scheme}://{setting_values.authority(str(server.server_address[0]), server.server_port)}/metrics"
         logger.info("poise exporter %s on %s", installed_version(), where)
         exporter.start()
         server.serve_in_background()
@@ -102,11 +102,6 @@ def _read_again(arguments: argparse.Namespace, exporter: Exporter, security: Web
     logger.info("settings were read again: %s", f"new {', '.join(changed.taken)}" if changed.taken else "nothing new that can change now")
     if changed.left:
         logger.warning("not in force before a restart: %s", ", ".join(changed.left))
-
-
-def _shown_host(server: HttpServer) -> str:
-    host = str(server.server_address[0])
-    return f"[{host}]" if ":" in host else host
 
 
 def _leave_hard() -> None:

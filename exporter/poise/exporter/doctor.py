@@ -132,6 +132,8 @@ def fetch(url: str, allowed: Access | None = None) -> dict[str, Any]:
     Raises:
         CouldNotLook: no exporter answers there, it has no checklist yet, or it is not one of ours.
     """
+    if "@" in url:
+        raise CouldNotLook("--exporter: the URL holds a user or password; give --exporter-access username=NAME,password_file=FILE instead")
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -140,8 +142,6 @@ def fetch(url: str, allowed: Access | None = None) -> dict[str, Any]:
         raise CouldNotLook(f"--exporter={url}: {error}; expected http://HOST:9747") from None
     if parts.scheme not in ("http", "https") or not host or not port_valid:
         raise CouldNotLook(f"--exporter={url}: expected http://HOST:9747")
-    if parts.username or parts.password:
-        raise CouldNotLook("--exporter: the URL holds a user or password; give --exporter-access username=NAME,password_file=FILE instead")
     try:
         credentials = Credentials(allowed) if allowed is not None else None
         answer = Fetcher(url, time.monotonic, credentials).get("/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT)

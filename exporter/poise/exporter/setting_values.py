@@ -53,6 +53,11 @@ def base_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
+def authority(host: str, port: int) -> str:
+    """``HOST:PORT`` as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's loopback; no name is resolved."""
     try:

@@ -63,6 +63,7 @@ def test_with_certificate_and_password_the_checklist_is_shown(url: str, folder: 
         (["--exporter", "https://h:1", "--exporter-access", "cafile=a.pem"], "unknown option 'cafile'"),
         (["--exporter", "http://h:1", "--exporter-access", "ca_file=a.pem"], "is about TLS"),
         (["--exporter", "https://alice:hunter2@h:1"], "username=NAME,password_file=FILE instead"),
+        (["--exporter", "https://alice:hunter2/x@h:1"], "username=NAME,password_file=FILE instead"),
     ],
 )
 def test_what_cannot_be_is_said_without_secrets(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

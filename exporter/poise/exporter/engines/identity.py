@@ -8,6 +8,7 @@ a rule. Two things may be filled once, for they are often known only later: a de
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.roles import Declared, role_of
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.routers.addresses import Assignment
-from poise.exporter.setting_values import is_loopback
+from poise.exporter.setting_values import authority, is_loopback
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
 
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).
@@ -28,6 +29,7 @@ KEEP_GONE = 3600.0
 #: down takes the name over; one that runs beside it for longer gets a name with a number. In a network namespace of its own, where the port is
 #: free to every server, nobody waits.
 CLASH_GRACE = 60.0
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 #: Stands between the name and the number of a further process that would have the same name.
 CLASH = "#"
 
@@ -77,21 +79,25 @@ def url_of(found: FoundEngine, port: int) -> str:
 
 
 def host_to_ask(listens_on: str | None) -> str:
-    """The host of a URL by which a server of this node is asked: loopback where it listens on every address or on loopback."""
+    """The host of a URL by which a server of this node is asked: loopback where it listens on every address or on loopback, and where
+    its command line names no host at all.
+    """
     host = (listens_on or "").strip("[]")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return "127.0.0.1" if host in ("", "localhost") else host
+        # Any user of the node can write anything there, and nothing listens under what is no host name.
+        return host if host != "localhost" and _HOST_NAME.fullmatch(host) else "127.0.0.1"
     if address.is_unspecified or (address.is_loopback and address.version == 4):
         return "127.0.0.1"
-    return f"[{host}]" if address.version == 6 else host
+    if address.version == 4:
+        return host
+    return f"[{host}]" if address.scope_id is None or _HOST_NAME.fullmatch(address.scope_id) else "127.0.0.1"
 
 
 def url_at(found: FoundEngine, address: str, port: int) -> str:
     """The URL of a server at an address that is not the one of its command line."""
-    host = f"[{address}]" if ":" in address else address
-    return f"{'https' if found.command.tls else 'http'}://{host}:{port}"
+    return f"{'https' if found.command.tls else 'http'}://{authority(address, port)}"
 
 
 def name_of(node: str, located: Located) -> str:
@@ -116,8 +122,11 @@ def _has_headless_nodes(found: FoundEngine) -> bool:
 
 
 def url_host(url: str) -> tuple[str, int | None]:
-    """Host and port of a URL; the port of its scheme when it names none, None when it is no port."""
-    parts = urlsplit(url)
+    """Host and port of a URL; the port of its scheme when it names none, None when it is no port; "" and None for what is no URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", None
     try:
         port = parts.port
     except ValueError:

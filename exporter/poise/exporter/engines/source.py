@@ -112,7 +112,9 @@ class EngineSource:
         self._specs_to_come: tuple[tuple[EngineSpec, ...], tuple[RouterSpec, ...]] | None = None
         self._watched: frozenset[int] = frozenset()
         self._waiting: set[ProcessKey] = set()
-        self._lock = threading.Lock()  # guards the pollers between scanning, stopping and reading
+        self._lock = (
+            threading.Lock()
+        )  # guards what other threads hand over: the specs to come, and the pollers between scanning, stopping and reading
         self._pollers: dict[str, tuple[_Target, Poller]] = {}
         self._failures_before = 0  # of pollers that have ended: a counter must not fall
         self._stopping = False
@@ -164,7 +166,8 @@ class EngineSource:
 
     def replace_specs(self, specs: Sequence[EngineSpec], router_specs: Sequence[RouterSpec]) -> None:
         """Watches these configured engines and routers instead of those from before, from the next scan on."""
-        self._specs_to_come = tuple(specs), tuple(router_specs)
+        with self._lock:
+            self._specs_to_come = tuple(specs), tuple(router_specs)
 
     # ---------------------------------------------------------------------------------------------------------- scanning
     def _run(self) -> None:
@@ -181,7 +184,8 @@ class EngineSource:
     def scan_once(self) -> None:
         """Scans once and starts, keeps or stops pollers accordingly."""
         started, now = self._clock(), self._now()
-        specs, self._specs_to_come = self._specs_to_come, None
+        with self._lock:
+            specs, self._specs_to_come = self._specs_to_come, None
         if specs is not None:
             kept = {"engine": self._roster.replace_specs(specs[0]), "router": self._routers.replace_specs(specs[1])}
             for what, name in ((what, name) for what, names in kept.items() for name in names):

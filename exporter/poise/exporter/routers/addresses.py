@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from poise.exporter.setting_values import is_loopback
+from poise.exporter.setting_values import authority, is_loopback
 from poise.exporter.snapshot import Role, RouterBackend
 
 _SCHEMES = ("http", "https", "grpc")
@@ -42,7 +42,7 @@ def backend_url(text: str) -> str | None:
         return None
     host, port = address
     scheme = text.strip().partition("://")[0].lower() if "://" in text else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{authority(host, port)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ def join(
             return by_address[host, port]
         if is_local(host):
             return by_port.get(port, f"{node}:{port}")
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return authority(host, port)
 
     return tuple(replace(backend, engine=engine_of(backend.url)) for backend in backends)

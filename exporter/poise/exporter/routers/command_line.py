@@ -14,6 +14,7 @@ from itertools import chain, zip_longest
 
 from poise.exporter.engines.program import How, Running, base_name, running
 from poise.exporter.routers.addresses import address_of, backend_url
+from poise.exporter.setting_values import authority
 from poise.exporter.snapshot import Role, RouterBackend, RouterKind
 
 #: More backends than this are no deployment that one node watches; the rest is left out.
@@ -197,7 +198,7 @@ def _proxy(flags: _Flags, *, is_toy: bool) -> RouterCommand | None:
     if not prefill or not decode or port is None:
         return None
     pairs = [*((at, Role.PREFILL) for at in prefill), *((at, Role.DECODE) for at in decode)]
-    urls = [(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", role) for (host, port), role in pairs]
+    urls = [(f"http://{authority(*at)}", role) for at, role in pairs]
     return RouterCommand(
         RouterKind.TOY_PROXY, host=_last(flags, "--host"), port=port, backends=_backends(urls), disaggregated=True, other_role=Role.UNKNOWN
     )

@@ -72,6 +72,14 @@ def test_the_role_is_what_the_command_line_says(arguments: list[str], role: Role
         ("10.0.0.5", "10.0.0.5"),
         ("gpu-7.example", "gpu-7.example"),
         ("fd00::7", "[fd00::7]"),
+        ("fe80::7%eth0", "[fe80::7%eth0]"),
+        # What no server can listen under: anybody may run a process that is called so, which must not end the scan or send us elsewhere.
+        ("a[b", "127.0.0.1"),
+        ("::x", "127.0.0.1"),
+        ("user@example.org", "127.0.0.1"),
+        ("example.org/a?", "127.0.0.1"),
+        ("\u2100.com", "127.0.0.1"),
+        ("fe80::7%a]b", "127.0.0.1"),
     ],
 )
 def test_the_address_to_ask(host: str | None, address: str) -> None:
@@ -249,7 +257,13 @@ def test_members_hold_what_is_found_now() -> None:
 
 @pytest.mark.parametrize(
     ("url", "host", "port"),
-    [("http://a:1", "a", 1), ("http://a", "a", 80), ("https://[::1]/x", "::1", 443), ("http://a:99999", "a", None)],
+    [
+        ("http://a:1", "a", 1),
+        ("http://a", "a", 80),
+        ("https://[::1]/x", "::1", 443),
+        ("http://a:99999", "a", None),
+        ("http://a[b:1", "", None),
+    ],
 )
 def test_host_and_port_of_a_url(url: str, host: str, port: int | None) -> None:
     assert url_host(url) == (host, port)
