@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from poise.exporter import metrics as m
+from poise.exporter.engines.kv_transfer import moves_between_engines
 from poise.exporter.metrics import Metric
 from poise.exporter.snapshot import EngineConfig, EnginePage, Role
 
@@ -23,9 +24,6 @@ DECODE_MAX_LOCAL_SHARE = 0.5
 SHOWN_DECODE_MAX_LOCAL_SHARE = 0.1
 SHOWN_PREFILL_MAX_MEAN_TOKENS = 1.05
 SHOWN_PREFILL_MIN_LENGTH_SHARE = 0.95
-#: Connectors (vLLM 0.33) that move KV from one engine to another. Others keep it in a store, out of which an engine that serves whole requests takes
-#: most of a long prompt too, so that its counters look like a decode engine's.
-PEER_CONNECTORS = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector", "P2pNcclConnector")
 
 
 def observed_role(page: EnginePage, role: Role) -> str | None:
@@ -61,9 +59,11 @@ def shown_role(page: EnginePage, config: EngineConfig) -> Role | None:
 
 
 def _moves_kv_between_engines(page: EnginePage, config: EngineConfig) -> bool:
-    """By the command line, or by the page: only such connectors have histograms of their transfers (NIXL 0.11.1, Mooncake 0.33)."""
-    named = config.kv_connector or ""
-    return any(name in named for name in PEER_CONNECTORS) or any(m.ENGINE_KV_TRANSFER_TIME in work.histograms for work in page.work)
+    """By the command line, or by the page: only such connectors have histograms of their transfers (NIXL 0.11.1, Mooncake 0.33).
+
+    Out of a store an engine that serves whole requests takes most of a long prompt too, so that its counters look like a decode engine's.
+    """
+    return moves_between_engines(config.kv_connector or "") or any(m.ENGINE_KV_TRANSFER_TIME in work.histograms for work in page.work)
 
 
 def _counts(page: EnginePage) -> tuple[float, float, float, float]:

@@ -164,7 +164,7 @@ def _cards(
             rank = min(view.ranks[gpu.uuid], key=_order, default=None)
             place = _order(rank)[:3] if rank is not None else (0, 0, 0)
             own.append(((*place, gpu.index), EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OWN, rank)))
-        elif any(holder is not view for holder in holders.get(gpu.uuid, ())) or _foreign_use(gpu, foreign.get(gpu.uuid)):
+        elif any(holder is not view for holder in holders.get(gpu.uuid, ())) or in_foreign_use(gpu, foreign.get(gpu.uuid)):
             others.append(EngineGpu(gpu.index, gpu.uuid, card.cuda_index, Use.OTHER))
         elif gpu.up:
             # A card that is lost and whose owner is not known is left out: it is not free to use.
@@ -199,8 +199,10 @@ def _foreign_memory(gpus: Sequence[Gpu], owners: _Owners) -> Mapping[str, float]
     return held
 
 
-def _foreign_use(gpu: Gpu, held: float | None) -> bool:
-    """Whether somebody unknown works on the card; where the list is not complete, by the memory in use that no process of it accounts for."""
+def in_foreign_use(gpu: Gpu, held: float | None) -> bool:
+    """Whether somebody unknown works on the card. `held`: bytes of processes of no engine, None where that is not known; then, where the list is
+    not complete, by the memory in use that no process of it accounts for.
+    """
     if held is None and not gpu.processes_complete:
         held = (gpu.value(m.GPU_MEMORY_USED) or 0.0) - sum(process.used_bytes or 0 for process in gpu.processes or ())
     return held is not None and held >= FOREIGN_USE_BYTES

@@ -9,7 +9,7 @@ from poise.exporter.checks import thresholds as t
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
 from poise.exporter.checks.window import Window
-from poise.exporter.nvml.xid_catalogue import Severity, lookup
+from poise.exporter.checks.xids import fatal_since
 from poise.exporter.snapshot import Gpu, NodeSnapshot, Reason
 
 NAME = "card_health"
@@ -70,11 +70,11 @@ def _troubled(gpu: Gpu, now: float) -> CheckResult | None:
         found.append((state, f"the driver asks {wanted}", "the card met an error that it cannot mend itself", f"drain the node; {reset}"))
     # A driver that tells recovery actions and asks for none has been reset since, or did not need it.
     mended = gpu.value(m.GPU_RECOVERY_ACTION) == 0
-    for code, age in _fatal_xids(gpu, now):
-        known = lookup(code)
-        evidence[f"XID {code}"] = f"{known.name}, {age / 60:.0f} min ago"
+    for at, xid in reversed(fatal_since(gpu, now - t.FRESH_XID)):
+        minutes = max(0.0, now - at) / 60
+        evidence[f"XID {xid.code}"] = f"{xid.name}, {minutes:.0f} min ago"
         state = State.WATCH if mended else State.PROBLEM
-        found.append((state, f"it reported XID {code} ({known.name}) {age / 60:.0f} min ago", known.meaning, known.action))
+        found.append((state, f"it reported XID {xid.code} ({xid.name}) {minutes:.0f} min ago", xid.meaning, xid.action))
     if gpu.value(m.GPU_REMAP_FAILED):
         evidence["row remapping"] = "failed"
         found.append(
@@ -95,14 +95,6 @@ def _troubled(gpu: Gpu, now: float) -> CheckResult | None:
         return None
     state, sentence, cause, fix = min(found, key=lambda item: item[0] is not State.PROBLEM)
     return _LINE.failed(state, f"GPU {gpu.index}: {sentence}", _about(gpu), evidence, cause=cause, fix=fix)
-
-
-def _fatal_xids(gpu: Gpu, now: float) -> list[tuple[int, float]]:
-    """Fatal codes that are fresh, newest first, with their age in seconds."""
-    ages = [(int(code), max(0.0, now - at)) for (code,), at in gpu.readings.get(m.GPU_XID_LAST, {}).items() if code.isdecimal()]
-    return sorted(
-        ((code, age) for code, age in ages if age <= t.FRESH_XID and lookup(code).severity is Severity.FATAL), key=lambda item: item[1]
-    )
 
 
 def _about(gpu: Gpu) -> Subject:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
-from poise.exporter.nvml.xid_catalogue import Severity, Xid, lookup
+from poise.exporter.checks.xids import fatal_since
+from poise.exporter.nvml.xid_catalogue import Xid
 from poise.exporter.snapshot import Gpu, NodeSnapshot, Reason
 
 NAME = "cards"
@@ -97,8 +97,4 @@ def _down(gpu: Gpu) -> CheckResult:
 
 def _fatal_xids(gpu: Gpu) -> list[Xid]:
     """The fatal XIDs that came with the end of a card that was read before, oldest first."""
-    if gpu.sampled_at is None:
-        return []
-    told = [(at, lookup(int(code))) for (code,), at in gpu.readings.get(m.GPU_XID_LAST, {}).items() if code.isdecimal()]
-    fatal = [(at, xid) for at, xid in told if xid.severity is Severity.FATAL and at >= gpu.sampled_at - t.XID_BEFORE_LOSS]
-    return [xid for _, xid in sorted(fatal, key=lambda item: item[0])]
+    return [xid for _, xid in fatal_since(gpu, gpu.sampled_at - t.XID_BEFORE_LOSS)] if gpu.sampled_at is not None else []

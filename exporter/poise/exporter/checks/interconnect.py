@@ -82,7 +82,9 @@ def _by_pcie(snapshot: NodeSnapshot, engine: Engine, pair: tuple[int, int], path
             about,
             evidence | {f"GPU {one} – GPU {other}": best},
             cause="CUDA_VISIBLE_DEVICES or the order of starts put the ranks on cards that are far from each other",
-            fix=f"start it with CUDA_VISIBLE_DEVICES={one},{other}" if len(engine.used or ()) == 2 else "give it cards that NVLink joins",
+            fix=words.start_with(engine, (one, other)).removesuffix(",")
+            if len(engine.used or ()) == 2 and not words.in_pod(engine)
+            else "give it cards that NVLink joins",
         )
     idle_links = [
         gpu

@@ -14,6 +14,7 @@ from poise.exporter.checks import words
 from poise.exporter.checks.pools import Split, names, splits
 from poise.exporter.checks.result import CheckResult, Line, State
 from poise.exporter.checks.window import Window, engine_counters
+from poise.exporter.engines.kv_transfer import moves_between_engines
 from poise.exporter.metrics import Metric
 from poise.exporter.snapshot import Engine, NodeSnapshot, Role
 
@@ -28,9 +29,6 @@ _COUNTED = (
     m.ENGINE_KV_TRANSFER_EXPIRED,
     m.ENGINE_KV_TRANSFER_LATE,
 )
-#: Connectors that hand over the whole prompt, by the beginning of their names. Those that go through a store hand over whole chunks only, and decode
-#: computes the rest: ExampleConnector 41 % of prompts of 60 tokens (measured, vLLM 0.32).
-_WHOLE = ("Nixl", "Mooncake", "P2p")
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
@@ -81,7 +79,9 @@ def _check(split: Split, engines: Sequence[Engine], part: Window) -> CheckResult
         if counts.prompt_tokens >= t.PROMPT_TOKENS_FLOOR:
             evidence[f"prompt tokens computed by decode {counts.span}"] = words.percent(counts.local_share)
     decode = names([engine for engine in engines if engine.identity.role is Role.DECODE])
-    whole = bool(ever.of(m.ENGINE_KV_TRANSFER_TIME)) or any(name.startswith(_WHOLE) for name in connectors)
+    # Connectors that go through a store hand over whole chunks only, and decode computes the rest: ExampleConnector 41 % of prompts of 60 tokens
+    # (measured, vLLM 0.32).
+    whole = bool(ever.of(m.ENGINE_KV_TRANSFER_TIME)) or any(moves_between_engines(name) for name in connectors)
     allowed = t.RECOMPUTED_SHARE if whole else t.RECOMPUTED_NEARLY_ALL
     return (
         _troubled(split, now, evidence) or _recomputing(split, now, ever, allowed, decode, evidence) or _quiet(split, now, ever, evidence)

@@ -10,8 +10,8 @@ from poise.exporter.checks import words
 from poise.exporter.checks.pd_match import effective_dtype
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
 from poise.exporter.checks.window import Window
-from poise.exporter.ownership import FOREIGN_USE_BYTES
-from poise.exporter.snapshot import Engine, Libraries, NodeSnapshot, value_of
+from poise.exporter.ownership import in_foreign_use
+from poise.exporter.snapshot import Engine, EngineGpu, Libraries, NodeSnapshot, value_of
 
 NAME = "memory_settings"
 TITLE = "dtype and gpu-memory-utilization are sensible"
@@ -81,12 +81,7 @@ def _taken(snapshot: NodeSnapshot, engine: Engine, share: float | None, about: S
             cause="what NCCL, CUDA graphs and peaks of activations need above vLLM's profile does not fit: out of memory under load",
             fix="set --gpu-memory-utilization to 0.9 to 0.95",
         )
-    alone = all(
-        not any(other is not engine and card.uuid in (other.used or ()) for other in snapshot.engines)
-        and (value_of(snapshot.gpu_process_readings.get(card.uuid, {}), m.GPU_FOREIGN_MEMORY) or 0.0) < FOREIGN_USE_BYTES
-        for card in engine.own
-    )
-    if share < t.MEMORY_SHARE_LEAST and engine.own and alone:
+    if share < t.MEMORY_SHARE_LEAST and engine.own and all(_alone_on(snapshot, engine, card) for card in engine.own):
         return _LINE.failed(
             State.WATCH,
             f"gpu-memory-utilization={share:g} leaves most of the cards unused, and nobody else is on them",
@@ -96,6 +91,13 @@ def _taken(snapshot: NodeSnapshot, engine: Engine, share: float | None, about: S
             fix="set --gpu-memory-utilization to 0.9",
         )
     return None
+
+
+def _alone_on(snapshot: NodeSnapshot, engine: Engine, card: EngineGpu) -> bool:
+    gpu = snapshot.gpu(card.uuid)
+    held = value_of(snapshot.gpu_process_readings.get(card.uuid, {}), m.GPU_FOREIGN_MEMORY)
+    shared = any(other is not engine and card.uuid in (other.used or ()) for other in snapshot.engines)
+    return gpu is not None and not shared and not in_foreign_use(gpu, held)
 
 
 def _computed(snapshot: NodeSnapshot, engine: Engine, dtype: str | None, about: Subject, evidence: dict[str, str]) -> CheckResult | None:

@@ -12,6 +12,7 @@ from poise.exporter import metrics as m
 from poise.exporter.checks import spread, words
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
 from poise.exporter.checks.window import Window
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import Engine, NodeSnapshot, RdmaPort, Role
 
 NAME = "nccl_environment"
@@ -22,7 +23,6 @@ _LINE = Line(NAME, TITLE)
 MOST_SOCKETS = 64
 #: Forced choices that NCCL makes better by itself in most cases: said, not judged.
 _FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_CROSS_NIC", "NCCL_NET_GDR_LEVEL", "NCCL_MNNVL_ENABLE")
-_LOOPBACK_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _of_kv(snapshot: NodeSnapshot, engine: Engine) -> Iterator[_Finding]:
         return
     elsewhere = spread.split_of(snapshot, engine) is not None
     host = told.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "")
-    if "nixl" in connector.lower() and elsewhere and engine.identity.role is Role.PREFILL and host in _LOOPBACK_HOSTS:
+    if "nixl" in connector.lower() and elsewhere and engine.identity.role is Role.PREFILL and is_loopback(host):
         yield _Finding(
             State.PROBLEM,
             f"VLLM_NIXL_SIDE_CHANNEL_HOST is {host or 'not set, so localhost'}, and decode is on another node",

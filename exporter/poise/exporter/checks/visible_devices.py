@@ -8,7 +8,7 @@ from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
 from poise.exporter.metrics import GPU_FOREIGN_MEMORY
-from poise.exporter.ownership import FOREIGN_USE_BYTES
+from poise.exporter.ownership import in_foreign_use
 from poise.exporter.snapshot import Engine, Gpu, NodeSnapshot, Use, value_of
 
 NAME = "visible_devices"
@@ -24,11 +24,12 @@ _UNRESOLVED = (
 
 def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
     """UUIDs of cards that another engine holds or was told to use (it may still be loading), or on which somebody else works."""
-    claimed = {
-        uuid
-        for uuid, readings in snapshot.gpu_process_readings.items()
-        if (value_of(readings, GPU_FOREIGN_MEMORY) or 0.0) >= FOREIGN_USE_BYTES
-    }
+    claimed = set()
+    for gpu in snapshot.gpus:
+        held = value_of(snapshot.gpu_process_readings.get(gpu.uuid, {}), GPU_FOREIGN_MEMORY)
+        # Where the list is not complete, what the engine itself holds may be without a size, and would look like somebody else's.
+        if in_foreign_use(gpu, held) and (held is not None or gpu.uuid not in (engine.used or ())):
+            claimed.add(gpu.uuid)
     for other in snapshot.engines:
         if other.identity.engine == engine.identity.engine or other.observed.process_up is False:
             continue

@@ -251,9 +251,3 @@ class Window:
         if not known or len(known) * 2 < len(self.moments):
             return None
         return sum(known) / len(known)
-
-
-def last_value(snapshot: NodeSnapshot, uuid: str, metric: Metric, *labels: str) -> float | None:
-    """A reading of a card by UUID, or None."""
-    gpu = snapshot.gpu(uuid)
-    return gpu.value(metric, *labels) if gpu else None

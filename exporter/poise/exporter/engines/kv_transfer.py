@@ -13,6 +13,8 @@ from collections.abc import Mapping
 TELLING_ROLES = ("kv_producer", "kv_consumer")
 #: Connectors that move KV between a card and the same engine's own host memory: with one of these alone an engine serves whole requests.
 OWN_MEMORY_CONNECTORS = frozenset({"OffloadingConnector", "SimpleCPUOffloadConnector"})
+#: Connectors (vLLM 0.33) that move KV from one engine to another, the whole of a prompt. Others keep it in a store, by chunks.
+PEER_CONNECTORS = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector", "P2pNcclConnector")
 _MULTI = "MultiConnector"
 
 
@@ -45,8 +47,16 @@ def kv_transfer(document: str | None, dotted: Mapping[str, str]) -> tuple[str | 
 
 def serves_whole_requests(connector: str) -> bool:
     """Whether a connector (as `kv_transfer` shows it) only takes KV to the engine's own host memory and back."""
-    names = connector.removeprefix(f"{_MULTI}(").removesuffix(")").split(", ")
-    return OWN_MEMORY_CONNECTORS.issuperset(names)
+    return OWN_MEMORY_CONNECTORS.issuperset(_names(connector))
+
+
+def moves_between_engines(connector: str) -> bool:
+    """Whether a connector (as `kv_transfer` shows it), or one of those in it, moves KV from one engine to another."""
+    return not _names(connector).isdisjoint(PEER_CONNECTORS)
+
+
+def _names(connector: str) -> set[str]:
+    return set(connector.removeprefix(f"{_MULTI}(").removesuffix(")").split(", "))
 
 
 def _connector(parsed: Mapping[str, object]) -> dict[str, str]:

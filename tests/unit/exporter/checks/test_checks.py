@@ -73,6 +73,19 @@ def test_hidden_card_on_which_a_process_of_no_engine_works_is_not_free() -> None
     assert failing(play(lambda second: with_foreign_memory(one_visible(second), 1, 40 * GIB), 61)) == {}
 
 
+def with_short_list(scene: NodeSnapshot, index: int, size: float) -> NodeSnapshot:
+    """The driver does not list the processes of other containers; `size` bytes of the card are in use."""
+    gpus = [dataclasses.replace(gpu, processes=(), processes_complete=False) for gpu in scene.gpus]
+    gpus[index] = dataclasses.replace(gpus[index], readings={**gpus[index].readings, m.GPU_MEMORY_USED: {(): size}})
+    return dataclasses.replace(scene, gpus=tuple(gpus))
+
+
+def test_hidden_card_on_which_another_container_works_is_not_free() -> None:
+    assert failing(play(lambda second: with_short_list(one_visible(second), 1, 40 * GIB), 61)) == {}
+    outcome = play(lambda second: with_short_list(one_visible(second), 1, 0.3 * GIB), 61)
+    assert set(failing(outcome)) == {"idle_unowned_card", "visible_devices"}
+
+
 def test_hidden_card_with_a_bare_context_of_a_stranger_is_free() -> None:
     outcome = play(lambda second: with_foreign_memory(one_visible(second), 1, 0.3 * GIB), 61)
     assert set(failing(outcome)) == {"idle_unowned_card", "visible_devices"}

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from poise.exporter.engines.kv_transfer import kv_transfer, serves_whole_requests
+from poise.exporter.engines.kv_transfer import kv_transfer, moves_between_engines, serves_whole_requests
 
 
 def multi(*inner: object, **outer: str) -> str:
@@ -74,3 +74,17 @@ _JSON = st.recursive(
 def test_no_document_breaks_it(document: object) -> None:
     found = kv_transfer(json.dumps(document), {})
     assert found is None or all(item is None or isinstance(item, str) for item in found)
+
+
+@pytest.mark.parametrize(
+    ("connector", "moves"),
+    [
+        ("NixlConnector", True),
+        ("MultiConnector(OffloadingConnector, MooncakeConnector)", True),
+        ("MooncakeStoreConnector", False),
+        ("MultiConnector(OffloadingConnector, LMCacheConnectorV1)", False),
+        ("", False),
+    ],
+)
+def test_a_connector_through_a_store_moves_nothing_between_engines(connector: str, moves: bool) -> None:
+    assert moves_between_engines(connector) is moves
