@@ -89,6 +89,7 @@ def _result(value: Mapping[str, object]) -> CheckResult:
         fix=_text(value.get("fix")),
         evidence={_label(name): _text(text) for name, text in named},
         since=finite_number(value.get("since")),
+        deployment=_label(value.get("deployment")),
     )
 
 

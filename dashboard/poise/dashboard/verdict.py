@@ -11,7 +11,7 @@ from poise.dashboard.numbers import TEXT_CHARACTERS, age, shortened
 from poise.dashboard.observation import Observation
 from poise.dashboard.texts import Texts
 from poise.exporter import metrics
-from poise.exporter.checks.result import WORST_FIRST, State, Status
+from poise.exporter.checks.result import FAIL_FIRST, WORST_FIRST, State, Status
 
 #: Sentences in the verdict.
 MAX_LINES = 3
@@ -20,8 +20,6 @@ CHECKS_OLD = 30.0
 
 #: Words that begin a sentence of a check and are written as they are typed.
 _COMMANDS = frozenset({"dmesg", "nvcc", "numactl"})
-
-_STATUS_ORDER = (Status.FAIL, Status.UNKNOWN, Status.PASS)
 
 
 def verdict(observation: Observation, exporter: SourceContext, texts: Texts) -> VerdictContext:
@@ -56,7 +54,7 @@ def checks(observation: Observation, exporter: SourceContext, texts: Texts) -> t
         return ()
     ordered = sorted(
         observation.checks.checks,
-        key=lambda finding: (_STATUS_ORDER.index(finding.result.status), WORST_FIRST.index(finding.result.state)),
+        key=lambda finding: (FAIL_FIRST.index(finding.result.status), WORST_FIRST.index(finding.result.state)),
     )
     return tuple(_check(finding, texts, "check") for finding in ordered)
 
@@ -79,7 +77,7 @@ def _check(finding: Finding, texts: Texts, kind: str) -> CheckContext:
     since = _moment(result.since)
     state = result.state.value
     return CheckContext(
-        key=identifier(kind, f"{result.check} {result.engine} {result.uuid}"),
+        key=identifier(kind, f"{result.check} {result.deployment} {result.engine} {result.uuid}"),
         check=result.check,
         title=result.title,
         status=result.status.value,

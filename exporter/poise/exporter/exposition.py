@@ -17,7 +17,7 @@ from typing import Any
 
 import prometheus_client
 from poise.exporter import metrics
-from poise.exporter.checks.result import CheckResult, Status
+from poise.exporter.checks.result import FAIL_FIRST, CheckResult, Status
 from poise.exporter.metrics import Kind, Metric, Owner
 from poise.exporter.snapshot import Gpu, Histogram, NodeSnapshot, Readings
 from prometheus_client.registry import Collector as LibraryCollector
@@ -83,11 +83,17 @@ def node_readings(snapshot: NodeSnapshot, results: Iterable[CheckResult], build:
         for metric, value in values:
             if value is not None:
                 readings.setdefault(metric, {})[key] = value
-    states: dict[tuple[str, ...], float] = {
-        (result.check, str(status), result.engine, result.uuid): float(result.status is status) for result in results for status in Status
-    }
-    if states:
-        readings[metrics.CHECK_STATUS] = states
+    worst: dict[tuple[str, str, str], Status] = {}
+    for result in results:
+        subject = (result.check, result.engine, result.uuid)
+        # Two deployments of which no engine is known have one series between them.
+        worst[subject] = min(worst.get(subject, result.status), result.status, key=FAIL_FIRST.index)
+    if worst:
+        readings[metrics.CHECK_STATUS] = {
+            (check, str(status), engine, uuid): float(holds is status)
+            for (check, engine, uuid), holds in worst.items()
+            for status in Status
+        }
     return readings
 
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from poise.exporter import metrics as m
+from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.runner import Runner
-from poise.exporter.exposition import Build, Exposition, Format, library_collectors, negotiate
+from poise.exporter.exposition import Build, Exposition, Format, library_collectors, negotiate, node_readings
 from poise.exporter.metrics import Kind, Metric
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.worker import down
@@ -147,6 +148,14 @@ def test_a_check_is_a_state_set(pair: NodeSnapshot) -> None:
             sets.setdefault((found["check"], found["engine"], found["uuid"]), []).append(value)
     assert sets
     assert all(sorted(values) == [0, 0, 1] for values in sets.values())
+
+
+def test_of_several_results_with_one_series_the_worst_shows(pair: NodeSnapshot) -> None:
+    said = [
+        CheckResult("pd_roles", "", status, State.OK, "", deployment=str(status)) for status in (Status.UNKNOWN, Status.FAIL, Status.PASS)
+    ]
+    states = node_readings(pair, said, Build("1", "3"), 0.0)[m.CHECK_STATUS]
+    assert {labels[1] for labels, value in states.items() if value} == {"fail"}
 
 
 def test_a_card_that_is_down_has_its_identity_and_nothing_else() -> None:

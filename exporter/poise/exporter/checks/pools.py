@@ -29,9 +29,12 @@ class Split:
 
     @property
     def about(self) -> Subject:
-        """The deployment as the subject of a result; its series carry its first engine that decodes, else the first of all."""
-        decoding = [engine for engine in self.engines if engine.identity.role is Role.DECODE]
-        names = [engine.identity.engine for engine in (*decoding, *self.engines)]
+        """The deployment as the subject of a result; its series carry its first engine that decodes, else the first of all; where none is known
+        here, the first such of its routers' lists, by the id that its own node gives it.
+        """
+        told = [backend for router in self.routers for backend in router.backends if backend.engine]
+        roles = [(engine.identity.engine, engine.identity.role) for engine in self.engines] or [(each.engine, each.role) for each in told]
+        names = [name for name, role in roles if role is Role.DECODE] + [name for name, _ in roles]
         return Subject(engine=names[0] if names else "", deployment=self.name)
 
 

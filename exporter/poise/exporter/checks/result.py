@@ -32,6 +32,10 @@ class State(StrEnum):
 WORST_FIRST = (State.PROBLEM, State.WATCH, State.UNKNOWN, State.OK)
 
 
+#: What matters most first, for lists and where one of several results has to stand for all.
+FAIL_FIRST = (Status.FAIL, Status.UNKNOWN, Status.PASS)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One line of the checklist for one subject (a deployment, an engine, a card, or the node when all are empty).

@@ -117,7 +117,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._moments: deque[Moment] = deque()
-        self._since: dict[tuple[str, str, str], tuple[Status, float]] = {}
+        self._since: dict[tuple[str, ...], tuple[Status, float]] = {}
         self._broken: set[str] = set()
 
     def observe(self, snapshot: NodeSnapshot) -> CheckOutcome:
@@ -143,10 +143,10 @@ class Runner:
                 yield CheckResult(name, title, Status.UNKNOWN, State.UNKNOWN, f"the check itself failed: {error}")
 
     def _with_since(self, results: tuple[CheckResult, ...], now: float) -> tuple[CheckResult, ...]:
-        since: dict[tuple[str, str, str], tuple[Status, float]] = {}
+        since: dict[tuple[str, ...], tuple[Status, float]] = {}
         dated = []
         for result in results:
-            key = (result.check, result.engine, result.uuid)
+            key = (result.check, result.deployment, result.engine, result.uuid)
             before = self._since.get(key)
             # Never after now: the clock may have been set back.
             start = min(before[1], now) if before is not None and before[0] is result.status else now

@@ -64,6 +64,7 @@ class XidWatch:
         self._waiting: dict[str, list[_Line]] = {}
         self._told_of_others: dict[tuple[str, int], float] = {}
         self._events: EventThread | None = None
+        self._stopped = False
         self._log = KernelLog(kernel_log, self.on_line) if kernel_log is not None else None
 
     # ------------------------------------------------------------------------------------------------------------- the sources
@@ -77,6 +78,7 @@ class XidWatch:
 
     def stop(self) -> None:
         """Tells all threads to leave and returns at once."""
+        self._stopped = True
         if self._log is not None:
             self._log.stop()
         if self._events is not None:
@@ -93,6 +95,8 @@ class XidWatch:
             events = EventThread(library, self.on_event, self._monotonic)
             self.attach(events)
             events.start()
+            if self._stopped:  # meanwhile, by another thread, which may not have seen this one
+                events.stop()
 
     def attach(self, events: EventThread) -> None:
         """Takes these events, whoever asks for them."""

@@ -294,7 +294,7 @@ def test_link_down_is_a_problem_where_tensor_parallel_needs_it_and_watched_elsew
 def with_far_ends(gpu: Gpu, known: set[int]) -> Gpu:
     """The card with the far ends of these links known, as of links that were up before."""
     links = [int(link) for (link,) in gpu.readings[m.GPU_NVLINK_UP]]
-    far_ends = {(str(link), "switch" if link in known else "unknown", "", ""): 1.0 for link in links}
+    far_ends: dict[tuple[str, ...], float] = {(str(link), "switch" if link in known else "unknown", "", ""): 1.0 for link in links}
     return dataclasses.replace(gpu, readings={**gpu.readings, m.GPU_NVLINK_PEER_INFO: far_ends})
 
 

@@ -9,7 +9,7 @@ import pytest
 from poise.exporter.checks.result import State, Status
 from poise.exporter.engines import dialects
 from poise.exporter.engines.page import PageParser
-from poise.exporter.snapshot import Engine, ModelShape, NodeSnapshot, Role
+from poise.exporter.snapshot import Engine, ModelShape, NodeSnapshot, Role, RouterBackend
 
 from tests.check_lines import Scene, line, lines
 from tests.pd_scenes import decode, pd_engine, pd_node, pd_router, prefill
@@ -44,6 +44,20 @@ def test_healthy_deployment_passes_every_line() -> None:
 def test_engines_that_split_nothing_have_no_such_lines() -> None:
     mixed = pd_engine(Role.MIXED, config={"kv_connector": None})
     assert [result.check for result in play(lambda _: pd_node(mixed), 0).results if result.deployment] == []
+
+
+def test_deployments_of_other_nodes_are_told_apart() -> None:
+    """A router's node, with the engines of two deployments elsewhere."""
+    first, second = pd_router(), dataclasses.replace(pd_router(), name="n1:8001", deployment="other-pd")
+    elsewhere = (
+        RouterBackend("http://n7:9100", Role.PREFILL, True, "n7:9100"),
+        RouterBackend("http://n7:9200", Role.DECODE, True, "n7:9200"),
+    )
+    found = play(lambda _: pd_node(routers=[first, dataclasses.replace(second, backends=elsewhere)]), 0).results
+    assert {(result.engine, result.deployment) for result in found if result.check == "pd_roles"} == {
+        ("n1:8200", "qwen-pd"),
+        ("n7:9200", "other-pd"),
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------------- roles

@@ -351,6 +351,14 @@ def test_events_come_again_after_a_wait_that_hung_while_the_driver_was_to_be_giv
         wait_until(lambda: shown(sampler, 0, 31), "counted")
 
 
+def test_events_that_are_wanted_while_everything_is_told_to_leave_leave_too(h20: Bench) -> None:
+    """The driver's thread may be on its way into `open` when another says stop."""
+    watch = xid_watch_of(h20)
+    watch.stop()
+    watch.open(h20.driver.library)
+    wait_until(lambda: not watch.threads(), "the thread left")
+
+
 def test_the_kernel_log_tells_of_a_card_that_has_no_events_and_of_what_events_do_not_deliver(tmp_path: Path) -> None:
     log = Log(tmp_path / "kmsg")
 
