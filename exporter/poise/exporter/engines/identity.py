@@ -7,19 +7,17 @@ a rule. Two things may be filled once, for they are often known only later: a de
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.roles import Declared, role_of
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.engines.urls import url_at, url_host, url_of
 from poise.exporter.routers.addresses import Assignment
-from poise.exporter.setting_values import authority, is_loopback
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
 
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).
@@ -29,7 +27,6 @@ KEEP_GONE = 3600.0
 #: down takes the name over; one that runs beside it for longer gets a name with a number. In a network namespace of its own, where the port is
 #: free to every server, nobody waits.
 CLASH_GRACE = 60.0
-_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 #: Stands between the name and the number of a further process that would have the same name.
 CLASH = "#"
 
@@ -73,33 +70,6 @@ class Member:
     forwarded: frozenset[int] = frozenset()  # ports of this node that lead to its port
 
 
-def url_of(found: FoundEngine, port: int) -> str:
-    """The address to ask; loopback where the server listens on every address or on loopback."""
-    return f"{'https' if found.command.tls else 'http'}://{host_to_ask(found.config.host)}:{port}"
-
-
-def host_to_ask(listens_on: str | None) -> str:
-    """The host of a URL by which a server of this node is asked: loopback where it listens on every address or on loopback, and where
-    its command line names no host at all.
-    """
-    host = (listens_on or "").strip("[]")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        # Any user of the node can write anything there, and nothing listens under what is no host name.
-        return host if host != "localhost" and _HOST_NAME.fullmatch(host) else "127.0.0.1"
-    if address.is_unspecified or (address.is_loopback and address.version == 4):
-        return "127.0.0.1"
-    if address.version == 4:
-        return host
-    return f"[{host}]" if address.scope_id is None or _HOST_NAME.fullmatch(address.scope_id) else "127.0.0.1"
-
-
-def url_at(found: FoundEngine, address: str, port: int) -> str:
-    """The URL of a server at an address that is not the one of its command line."""
-    return f"{'https' if found.command.tls else 'http'}://{authority(address, port)}"
-
-
 def name_of(node: str, located: Located) -> str:
     """``<node>:<port>``; for all nodes of one engine with one API the address of its first node, as their command lines name it, instead.
 
@@ -119,19 +89,6 @@ def _has_headless_nodes(found: FoundEngine) -> bool:
     local = config.data_parallel_size_local
     ranks_elsewhere = local is not None and local < config.data_parallel_size
     return (config.nnodes > 1 or ranks_elsewhere) and not found.command.api_on_each_node
-
-
-def url_host(url: str) -> tuple[str, int | None]:
-    """Host and port of a URL; the port of its scheme when it names none, None when it is no port; "" and None for what is no URL."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "", None
-    try:
-        port = parts.port
-    except ValueError:
-        return parts.hostname or "", None
-    return parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 @dataclass(slots=True)

@@ -13,10 +13,11 @@ from poise.exporter.engines.argv import DEFAULT_PORT, clean
 from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.forwards import Forward, forwards
-from poise.exporter.engines.identity import Located, url_at, url_of
+from poise.exporter.engines.identity import Located
 from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
 from poise.exporter.engines.roles import Declared, declared
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.engines.urls import url_at, url_of
 from poise.exporter.procfs import COMMUNICATION, ProcFs, Sockets
 from poise.exporter.procnet import Address
 from poise.exporter.snapshot import ContainerCards, Pod

@@ -16,13 +16,14 @@ from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.credentials import DISCOVERED
 from poise.exporter.engines.discovery import find_engines
-from poise.exporter.engines.identity import Located, Member, Roster, url_host
+from poise.exporter.engines.identity import Located, Member, Roster
 from poise.exporter.engines.insides import Inside, Insides
 from poise.exporter.engines.locate import Locator
 from poise.exporter.engines.observation import observed, tell
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.poll import Poll, Poller
 from poise.exporter.engines.table import ProcessKey, ProcessTable
+from poise.exporter.engines.urls import url_host
 from poise.exporter.observed_role import shown_role
 from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from poise.exporter.engines.fetch import Fetcher, FetchError
-from poise.exporter.engines.identity import host_to_ask
 from poise.exporter.engines.page import Limits, PageError, PageParser, Samples
 from poise.exporter.engines.poll import HEADERS, LOADING_INTERVAL, LONGEST_POLL, SHARE_OF_INTERVAL
 from poise.exporter.engines.repeat import Repeater
+from poise.exporter.engines.urls import host_to_ask
 from poise.exporter.metrics import Metric
 from poise.exporter.routers import pages
 from poise.exporter.routers.command_line import RouterCommand

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poise.exporter import metrics as m
-from poise.exporter.engines.identity import CLASH, KEEP_GONE, url_host
+from poise.exporter.engines.identity import CLASH, KEEP_GONE
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.engines.urls import url_host
 from poise.exporter.metrics import Metric
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import Assignment, KnownEngine, join

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from poise.exporter.engines.identity import host_to_ask
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.table import Process, ProcessKey
+from poise.exporter.engines.urls import host_to_ask
 from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import Assignment, KnownEngine

@@ -8,9 +8,10 @@ import pytest
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster, url_host, url_of
+from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster
 from poise.exporter.engines.roles import Declared
 from poise.exporter.engines.table import ProcessKey
+from poise.exporter.engines.urls import url_host, url_of
 from poise.exporter.routers.addresses import Assignment
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import EngineIdentity, Role
