@@ -144,7 +144,8 @@ class Fetcher:
         connection = self._socket
         if connection is not None:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                # The plain socket's: that of a TLS socket drops its cipher first, and a secret might be sent in the clear in between.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
                 return  # closed in between, which is what was wanted
 

@@ -207,6 +207,22 @@ def test_a_stopped_fetcher_refuses_at_once(server: PageServer) -> None:
         fetcher.get("/metrics", {}, 1.0, 1000)
 
 
+class Secured(socket.socket):
+    """As ssl's: told to end, it would go on in the clear for those who use it at that moment."""
+
+    def shutdown(self, how: int) -> None:
+        raise AssertionError("the cipher is dropped")
+
+
+def test_ending_a_request_leaves_its_cipher_in_place(server: PageServer) -> None:
+    fetcher = Fetcher(server.url, time.monotonic)
+    ours, theirs = socket.socketpair()
+    with Secured(fileno=ours.detach()) as secured, theirs:
+        fetcher._socket = secured
+        fetcher.abort()
+        assert theirs.recv(1) == b""
+
+
 def test_one_engine_that_hangs_does_not_hold_another(server: PageServer) -> None:
     with serve(PageServer(TP2)) as hanging:
         hanging.fault = recorded.silence(hanging)
