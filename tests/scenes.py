@@ -125,9 +125,10 @@ def engine(
 
 
 def node(gpus: Sequence[Gpu], engines: Sequence[Engine] = (), *, expected: int | None = None, driver: str = "570.1") -> NodeSnapshot:
-    """A node that looks like this at START."""
+    """A node that looks like this at START; no process but the engines' is on a card."""
     info = DriverInfo(driver, driver, "12.8") if driver else DriverInfo(error="libnvidia-ml.so.1 not found")
-    return NodeSnapshot("n1", START, info, tuple(gpus), expected, tuple(engines))
+    held = {gpu.uuid: {m.GPU_FOREIGN_MEMORY: {(): 0.0}} for gpu in gpus if gpu.up}
+    return NodeSnapshot("n1", START, info, tuple(gpus), expected, tuple(engines), gpu_process_readings=held)
 
 
 def play(scene: Callable[[float], NodeSnapshot], seconds: int, runner: Runner | None = None) -> CheckOutcome:

@@ -200,10 +200,10 @@ def _foreign_memory(gpus: Sequence[Gpu], owners: _Owners) -> Mapping[str, float]
 
 
 def in_foreign_use(gpu: Gpu, held: float | None) -> bool:
-    """Whether somebody unknown works on the card. `held`: bytes of processes of no engine, None where that is not known; then, where the list is
-    not complete, by the memory in use that no process of it accounts for.
+    """Whether somebody unknown works on the card. `held`: bytes of processes of no engine, None where that is not known; then by the memory
+    in use that no listed process accounts for.
     """
-    if held is None and not gpu.processes_complete:
+    if held is None:
         held = (gpu.value(m.GPU_MEMORY_USED) or 0.0) - sum(process.used_bytes or 0 for process in gpu.processes or ())
     return held is not None and held >= FOREIGN_USE_BYTES
 

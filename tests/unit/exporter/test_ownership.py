@@ -286,3 +286,9 @@ def test_memory_that_no_listed_process_holds_is_somebodys_out_of_sight() -> None
     gpus = [part_of(card(0, (101, 70)), 70.5), part_of(card(1), 40), part_of(card(2), 0.4)]
     result = joined(gpus, engine("a", {101: (None, None, None)}))
     assert uses(result.engines[0]) == [(0, "own", None), (1, "other", None), (2, "free", None)]
+
+
+def test_where_nothing_tells_who_is_on_a_card_its_memory_in_use_tells_that_somebody_is() -> None:
+    gpus = [part_of(card(index, listed=False), used) for index, used in enumerate((70, 40, 0.4))]
+    result = joined(gpus, engine("a", {101: (None, None, None)}))
+    assert uses(result.engines[0]) == [(0, "own", None), (1, "other", None), (2, "free", None)]

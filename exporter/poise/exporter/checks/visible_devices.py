@@ -27,7 +27,7 @@ def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
     claimed = set()
     for gpu in snapshot.gpus:
         held = value_of(snapshot.gpu_process_readings.get(gpu.uuid, {}), GPU_FOREIGN_MEMORY)
-        # Where the list is not complete, what the engine itself holds may be without a size, and would look like somebody else's.
+        # Where that is not known, what the engine itself holds may have no size, and would look like somebody else's.
         if in_foreign_use(gpu, held) and (held is not None or gpu.uuid not in (engine.used or ())):
             claimed.add(gpu.uuid)
     for other in snapshot.engines:

@@ -77,7 +77,7 @@ def with_short_list(scene: NodeSnapshot, index: int, size: float) -> NodeSnapsho
     """The driver does not list the processes of other containers; `size` bytes of the card are in use."""
     gpus = [dataclasses.replace(gpu, processes=(), processes_complete=False) for gpu in scene.gpus]
     gpus[index] = dataclasses.replace(gpus[index], readings={**gpus[index].readings, m.GPU_MEMORY_USED: {(): size}})
-    return dataclasses.replace(scene, gpus=tuple(gpus))
+    return dataclasses.replace(scene, gpus=tuple(gpus), gpu_process_readings={})
 
 
 def test_hidden_card_on_which_another_container_works_is_not_free() -> None:
