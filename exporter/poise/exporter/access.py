@@ -80,7 +80,7 @@ def from_values(values: Mapping[str, Any], url: str) -> Access:
             given[key] = setting_values.path(given[key])
     access = Access(**given)
     _check_tls(access, url)
-    _check_secret(access, url)
+    _check_secret(access)
     return access
 
 
@@ -97,7 +97,7 @@ def _check_tls(access: Access, url: str) -> None:
         raise ValueError(f"insecure_skip_verify takes any certificate, so {what} would say nothing; leave one of them out")
 
 
-def _check_secret(access: Access, url: str) -> None:
+def _check_secret(access: Access) -> None:
     tokens = [key for key in ("bearer_token_file", "bearer_token_env") if getattr(access, key)]
     passwords = [key for key in ("password_file", "password_env") if getattr(access, key)]
     if len(tokens) > 1 or len(passwords) > 1:

@@ -29,7 +29,7 @@ from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import KnownEngine
 from poise.exporter.routers.roster import ROUTER_GRACE
-from poise.exporter.routers.watch import ROUTERS, RouterWatch
+from poise.exporter.routers.watch import RouterWatch
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import CollectorStatus, ObservedEngine, Role, Router
 from poise.exporter.standing import view_limits, why_unreadable
@@ -43,12 +43,6 @@ STOP_TIMEOUT = 0.5
 PROBE_TIMEOUT = 1.0
 
 DISCOVERY, PAGES = "engine_discovery", "engine_pages"
-#: The collectors of this source and what they give, for flags and documentation.
-COLLECTORS: Mapping[str, str] = {
-    DISCOVERY: "vLLM engines of this node, found in /proc",
-    PAGES: "metrics pages of the engines",
-    ROUTERS: "routers before engines: whom they send to, and how often",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +64,7 @@ class _Scan:
     members: tuple[Member, ...] = ()
     connections: Mapping[str, int] = field(default_factory=dict)
     insides: Mapping[str, Inside] = field(default_factory=dict)
+    routers: tuple[Router, ...] = ()
     duration: float | None = None
     failures: int = 0
     last_success: float | None = None
@@ -159,7 +154,7 @@ class EngineSource:
             for member in scan.members
         )
         collectors = (self._discovery_status(scan), self._pages_status(scan, polls), self._routers.status())
-        return EnginesObserved(self._now(), engines, collectors, self._routers.latest())
+        return EnginesObserved(self._now(), engines, collectors, scan.routers)
 
     def title_of(self, pid: int) -> str:
         """The vLLM title of a process, else its program's name; never a command line."""
@@ -177,9 +172,9 @@ class EngineSource:
             try:
                 self.scan_once()
             except Exception as problem:
-                # A scan that breaks must not end discovery: it is told, counted, and its engines are unknown until the next.
+                # A scan that breaks must not end discovery: it is told, counted, and its engines and routers are unknown until the next.
                 _log.exception("scanning for engines failed")
-                self._scan = replace(self._scan, members=(), failures=self._scan.failures + 1, error=type(problem).__name__)
+                self._scan = replace(self._scan, members=(), routers=(), failures=self._scan.failures + 1, error=type(problem).__name__)
             self._stopped.wait(max(self._scan_interval - (self._clock() - started), 0.0))
 
     def scan_once(self) -> None:
@@ -215,7 +210,8 @@ class EngineSource:
             for member in members
         }
         pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
-        self._scan = _Scan(members, connections, insides, self._clock() - started, before.failures, now, pages_success)
+        routers = self._routers.latest()
+        self._scan = _Scan(members, connections, insides, routers, self._clock() - started, before.failures, now, pages_success)
 
     def _completed(self, members: Sequence[Member], now: float) -> tuple[Member, ...]:
         """The members, with what nobody said of them filled in by routers and by their own counters."""

@@ -22,6 +22,7 @@ from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
+from poise.exporter.router_specs import RouterSpec
 from poise.exporter.snapshot import CollectorStatus, ContainerCards, Gpu, GpuProcess, NodeSnapshot, ObservedEngine, Pod, Role
 from poise.exporter.this_node import is_this_node
 
@@ -349,6 +350,20 @@ def test_a_scan_that_breaks_is_told_and_the_next_one_mends_it(
         assert status(source.latest(), DISCOVERY).error == "RuntimeError"
     wait_for(lambda: status(source.latest(), DISCOVERY).success)
     assert "scanning for engines failed" in caplog.text
+
+
+def test_a_scan_that_breaks_leaves_nothing_of_before(fake: FakeProc, sources: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = RouterSpec("front", "http://127.0.0.1:9", "mine")
+    source = EngineSource("node-a", [EngineSpec("lab", front.url)], router_specs=[front], scan_interval=0.02, proc_root=fake.root)
+    sources.callback(source.stop)
+    source.start()
+    wait_for(lambda: bool(source.latest().routers and source.latest().engines))
+
+    def broken() -> list[int]:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(source._proc, "pids", broken)
+    wait_for(lambda: source.latest().routers == () == source.latest().engines)
 
 
 def test_stopping_ends_every_thread_even_with_an_engine_that_hangs(fake: FakeProc, server: PageServer) -> None:
