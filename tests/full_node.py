@@ -62,7 +62,9 @@ def snapshot_of(cards: Bench, engines: Sequence[ObservedEngine] = (), *, busy: b
     cards.now += INTERVAL
     gpus = tuple(cards.read(position) for position in range(len(cards.node.gpus)))
     joined = join(gpus, engines, lambda pid: "python3")
-    statuses = tuple(CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, START, 0) for collector in registry.enabled({}))
+    statuses = tuple(
+        CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, START, 0) for collector in registry.enabled({})
+    )
     return NodeSnapshot(
         node="node",
         taken_at=START,

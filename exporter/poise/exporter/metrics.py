@@ -489,7 +489,9 @@ ROUTER_BACKEND_INFO = _gauge(
     "healthy",
 )
 ROUTER_REQUESTS = _counter(_ROUTER, "poise_router_requests_total", "Requests that engines of a role answered through the router", "role")
-ROUTER_ERRORS = _counter(_ROUTER, "poise_router_errors_total", "Requests that failed at engines of a role, as the router counts them", "role")
+ROUTER_ERRORS = _counter(
+    _ROUTER, "poise_router_errors_total", "Requests that failed at engines of a role, as the router counts them", "role"
+)
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
