@@ -2,10 +2,10 @@
 PYTHON := .venv/bin/python
 SOURCES := exporter history alerts dashboard grafana testbed cli
 
-.PHONY: help setup up test check bench soak faults format lock docs screenshots clean distclean
+.PHONY: help setup up test check bench bench-engine soak faults format lock docs screenshots clean distclean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready  ## make .venv with .venv/bin/poise and all tools
 
@@ -31,6 +31,10 @@ check: setup  ## lint, types, import arrows, rules, generated pages
 bench: setup  ## measure, compare with peers, write docs/benchmarks.md
 	@sh scripts/system_packages.sh compiler
 	@$(PYTHON) scripts/bench_exporter.py --write docs/benchmarks.md
+
+bench-engine: setup  ## TTFT of a loaded vLLM with and without our polling, into docs/benchmarks.md
+	@sh scripts/system_packages.sh compiler
+	@$(PYTHON) scripts/bench_engine.py --write docs/benchmarks.md
 
 soak: setup  ## the long runs; results are committed
 	@sh scripts/system_packages.sh test
