@@ -54,6 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT. 0 after such an end, 1 when a setting or the address is wrong."""
+    # From the first moment on, for it ends a process that does not take it. The others still end one whose settings are on a disk that hangs.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        return _serve(arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
     try:
         chosen = settings.load(arguments, os.environ, registry.SWITCHES)
         host, port = setting_values.parse_listen(chosen.listen)
@@ -70,23 +79,32 @@ def run(arguments: argparse.Namespace) -> int:
         return FAILED
     # Blocked before any thread starts, so that no thread takes them, and waited for: a handler would run only once the main thread wakes,
     # which a signal that the kernel hands to another thread does not do.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*LEAVE_SIGNALS, signal.SIGHUP})
-    try:
-        where = f"{server.scheme}://{setting_values.authority(str(server.server_address[0]), server.server_port)}/metrics"
-        logger.info("poise exporter %s on %s", installed_version(), where)
-        exporter.start()
-        server.serve_in_background()
-        while signal.sigwait({*LEAVE_SIGNALS, signal.SIGHUP}) is signal.SIGHUP:
-            _read_again(arguments, exporter, security)
-        logger.info("leaving")
-        clean = exporter.stop()
-        server.shutdown()
-        server.server_close()
-        if not clean:
-            _leave_hard()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE_SIGNALS)
+    where = f"{server.scheme}://{setting_values.authority(str(server.server_address[0]), server.server_port)}/metrics"
+    logger.info("poise exporter %s on %s", installed_version(), where)
+    exporter.start()
+    server.serve_in_background()
+    again = threading.Event()
+    # A thread of its own, so that a disk that hangs holds neither leaving nor anything else. Wishes that come while it reads are one.
+    threading.Thread(target=_read_whenever, args=(again, arguments, exporter, security), name="settings", daemon=True).start()
+    while signal.sigwait({*LEAVE_SIGNALS, signal.SIGHUP}) is signal.SIGHUP:
+        again.set()
+    logger.info("leaving")
+    clean = exporter.stop()
+    server.shutdown()
+    server.server_close()
+    if not clean:
+        _leave_hard()
     return 0
+
+
+def _read_whenever(again: threading.Event, arguments: argparse.Namespace, exporter: Exporter, security: WebSecurity | None) -> None:
+    while again.wait():
+        again.clear()
+        try:
+            _read_again(arguments, exporter, security)
+        except Exception:
+            logger.exception("reading the settings again failed; those from before stay in force")
 
 
 def _read_again(arguments: argparse.Namespace, exporter: Exporter, security: WebSecurity | None) -> None:

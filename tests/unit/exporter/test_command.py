@@ -243,3 +243,40 @@ def test_a_wrong_web_configuration_is_one_line_and_exit_code_1(tmp_path: Path) -
         assert running.log == (
             "poise: --web.config.file=web.yml: tls_server_config.key_file is missing: TLS needs cert_file and key_file\n"
         )
+
+
+#: An exporter that is told to read its settings again while it still starts, and whose settings are on a disk that hangs the second time.
+SLOW_DISK = """
+import os, signal, sys, threading
+from poise.cli.main import main
+from poise.exporter import settings
+load, reads = settings.load, []
+def slow(*arguments):
+    reads.append(1)
+    if len(reads) == 1:
+        os.kill(os.getpid(), signal.SIGHUP)
+    elif len(reads) == 2:
+        print("reading", file=sys.stderr, flush=True)
+        threading.Event().wait()
+    return load(*arguments)
+settings.load = slow
+sys.exit(main(["exporter", "--listen=127.0.0.1:0", "--no-discover", "--expected-gpus=0"]))
+"""
+
+
+def test_it_starts_and_leaves_while_the_disk_of_its_settings_hangs(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW_DISK], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    running = Process(process)
+    try:
+        wait_until(running.ready, "it is ready")
+        wait_until(lambda: "reading" in running.log, "the SIGHUP of its start was taken")
+        for _ in range(100):
+            process.send_signal(signal.SIGHUP)
+        assert running.ready()
+        code, took = running.leave()
+        assert (code, took < SLOW_MACHINE_SECONDS) == (0, True)
+        assert "Traceback" not in running.log
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        running.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import ipaddress
 import socket
 import ssl
 import zlib
@@ -53,10 +54,17 @@ class Fetcher:
     """Fetches from one base URL, one request at a time; `abort` from another thread ends a request at once.
 
     `credentials`: how the server lets itself be asked. Without them nothing says who we are, and a certificate has to be good anywhere but on
-    loopback: there the server is this node's own, and no authority signs that address.
+    loopback: there the server is this node's own, and no authority signs that address. `is_ours`: where the host is a name, only an address of
+    which this is true is connected to, for what a name leads to is known only once it is resolved.
     """
 
-    def __init__(self, base_url: str, clock: Callable[[], float], credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        clock: Callable[[], float],
+        credentials: Credentials | None = None,
+        is_ours: Callable[[str], bool] | None = None,
+    ) -> None:
         parts = urlsplit(base_url)
         self._scheme = parts.scheme
         self._host = parts.hostname or ""
@@ -65,6 +73,7 @@ class Fetcher:
         self._authority = parts.netloc
         self._path = parts.path.rstrip("/")
         self._clock = clock
+        self._is_ours = is_ours
         self._socket: socket.socket | None = None
         self._aborted = False
 
@@ -81,7 +90,7 @@ class Fetcher:
             request = self._request(path, {**headers, **self._credentials.headers()})
             context = self._credentials.context() if self._scheme == "https" else None
             before = self._clock()
-            connection = socket.create_connection((self._host, self._port), timeout=timeout)
+            connection = socket.create_connection((self._address(), self._port), timeout=timeout)
             connect_seconds = self._clock() - before
             self._socket = connection
             if self._aborted:
@@ -129,7 +138,7 @@ class Fetcher:
             raise FetchError("stopped")
         before = self._clock()
         try:
-            socket.create_connection((self._host, self._port), timeout=timeout).close()
+            socket.create_connection((self._address(), self._port), timeout=timeout).close()
         except TimeoutError:
             raise FetchError(f"no connection within {timeout:g} s") from None
         except ConnectionRefusedError:
@@ -148,6 +157,16 @@ class Fetcher:
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
                 return  # closed in between, which is what was wanted
+
+    def _address(self) -> str:
+        """The host to connect to. Raises FetchError where it is a name of which no address may be asked, OSError where it has none."""
+        if self._is_ours is None or is_loopback(self._host) or _is_address(self._host):
+            return self._host
+        found = [str(address[0]) for *_, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)]
+        ours = next((address for address in found if self._is_ours(address)), None)
+        if ours is None:
+            raise FetchError(f"{self._host} is no address of this node, so nobody is asked there; a URL that was configured would be")
+        return ours
 
     def _left(self, deadline: float) -> float:
         left = deadline - self._clock()
@@ -188,6 +207,14 @@ class Fetcher:
             return Answer(body, response.getheader("Content-Type", ""), connect_seconds)
         finally:
             response.close()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _refused() -> FetchError:

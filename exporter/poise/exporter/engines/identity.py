@@ -15,7 +15,7 @@ from poise.exporter.engines.argv import DEFAULT_PORT
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.roles import Declared, role_of
 from poise.exporter.engines.table import ProcessKey
-from poise.exporter.engines.urls import url_at, url_host, url_of
+from poise.exporter.engines.urls import url_at, url_host, url_of, why_not_asked
 from poise.exporter.routers.addresses import Assignment
 from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
@@ -68,6 +68,7 @@ class Member:
     apart: bool = False  # in a network namespace of its own, where every port is free
     deployment_settled: bool = False  # somebody said which, or a router filled it
     forwarded: frozenset[int] = frozenset()  # ports of this node that lead to its port
+    latched: EngineSpec | None = None  # what was configured of the process when it got its name
 
 
 def name_of(node: str, located: Located) -> str:
@@ -116,7 +117,11 @@ class Roster:
         kept: list[str] = []
         for name, member in list(self._members.items()):
             before, spec = member.spec, wanted.get(name)
-            if before is None or spec == before:
+            if before is None and spec is not None and member.found is not None:
+                # Taken off the list, or moved away, and put back; or put on the list under the very name that it was given.
+                found = replace(spec, deployment="", role=None) if self._same_server(member.url, spec.url) else None
+                before = member.latched or found
+            if before is None or spec == member.spec:
                 continue
             if member.found is None:
                 del self._members[name]
@@ -207,11 +212,11 @@ class Roster:
                 return
             identity, spec = latched
             self._names[found.key] = identity.engine
-            settled = bool((spec is not None and spec.deployment) or item.said.deployment)
+            settled, named = bool((spec is not None and spec.deployment) or item.said.deployment), spec
         else:
             before = self._members[name]
-            identity, spec, settled = before.identity, before.spec, before.deployment_settled
-        url, why_no_url = _address(item, spec)
+            identity, spec, settled, named = before.identity, before.spec, before.deployment_settled, before.latched
+        url, why_no_url = self._address(item, spec)
         self._members[identity.engine] = Member(
             identity,
             found.config,
@@ -226,6 +231,7 @@ class Roster:
             not item.reachable,
             settled,
             item.forwarded,
+            named,
         )
 
     def _latch(self, item: Located, now: float) -> tuple[EngineIdentity, EngineSpec | None] | None:
@@ -267,17 +273,20 @@ class Roster:
             number += 1
         return f"{name}{CLASH}{number}"
 
-
-def _address(item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:
-    """Where to ask for the page, or why nowhere."""
-    if item.found.config.headless:
-        return None, "this node of the engine is headless: the first node has the API"
-    if spec is not None:
-        return spec.url, ""
-    if item.found.command.unix_socket:
-        return None, "it listens on a Unix socket (--uds), where Poise does not ask"
-    if not item.reachable:
-        if item.address is None or item.port is None:
-            return None, item.unreachable
-        return url_at(item.found, item.address, item.port), ""
-    return (url_of(item.found, item.port), "") if item.port is not None else (None, "its port is not known")
+    def _address(self, item: Located, spec: EngineSpec | None) -> tuple[str | None, str]:
+        """Where to ask for the page, or why nowhere."""
+        if item.found.config.headless:
+            return None, "this node of the engine is headless: the first node has the API"
+        if spec is not None:
+            return spec.url, ""
+        if item.found.command.unix_socket:
+            return None, "it listens on a Unix socket (--uds), where Poise does not ask"
+        if not item.reachable:
+            if item.address is None or item.port is None:
+                return None, item.unreachable
+            return url_at(item.found, item.address, item.port), ""
+        if item.port is None:
+            return None, "its port is not known"
+        if why := why_not_asked(item.found.config.host, self.is_local):
+            return None, f"{why}; if it is right, name it with --engine NAME=URL"
+        return url_of(item.found, item.port), ""

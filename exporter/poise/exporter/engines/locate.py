@@ -17,9 +17,10 @@ from poise.exporter.engines.identity import Located
 from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
 from poise.exporter.engines.roles import Declared, declared
 from poise.exporter.engines.table import ProcessKey
-from poise.exporter.engines.urls import url_at, url_of
+from poise.exporter.engines.urls import url_at, url_of, why_not_asked
 from poise.exporter.procfs import COMMUNICATION, ProcFs, Sockets
 from poise.exporter.procnet import Address
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import ContainerCards, Pod
 
 #: How often the sockets are read while there are engines, in seconds: /proc/net/tcp is long on a busy node.
@@ -58,6 +59,7 @@ class Locator:
     proc: ProcFs
     answers: Callable[[str], bool]
     unreadable: str = "its environment cannot be read: run Poise as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    is_local: Callable[[str], bool] = is_loopback
     _environments: dict[ProcessKey, _Environment] = field(default_factory=dict)
     _ports: dict[ProcessKey, int] = field(default_factory=dict)
     _elsewhere: dict[ProcessKey, _Elsewhere] = field(default_factory=dict)
@@ -134,7 +136,8 @@ class Locator:
             return engine.config.port
         if not engine.command.reads_file:
             return DEFAULT_PORT
-        if engine.key not in self._ports and reachable and self._fresh and not engine.config.headless:
+        is_tried = reachable and self._fresh and not engine.config.headless
+        if is_tried and engine.key not in self._ports and not why_not_asked(engine.config.host, self.is_local):
             ports = self.proc.listening_ports(engine.listeners, self._sockets) or frozenset()
             # Besides its API the server may listen for a KV connector's side channel, so each is asked, the usual one first.
             for port in sorted(ports, key=lambda port: (port != DEFAULT_PORT, port)):

@@ -59,7 +59,10 @@ class Poll:
 
 
 class Poller:
-    """Asks one engine at `url` every `interval` seconds, as its `access` says. `latest` is safe from any thread and never waits."""
+    """Asks one engine at `url` every `interval` seconds, as its `access` says. `latest` is safe from any thread and never waits.
+
+    `is_ours`: see Fetcher; for an engine whose address is a process's word and no person's.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Poller:
         interval: float,
         *,
         access: Access = PLAIN,
+        is_ours: Callable[[str], bool] | None = None,
         limits: Limits | None = None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +81,7 @@ class Poller:
         self._limits = limits or Limits()
         self._now = now
         self._clock = clock
-        self._fetcher = Fetcher(url, clock, Credentials(access))
+        self._fetcher = Fetcher(url, clock, Credentials(access), is_ours)
         self._parser = PageParser(dialects.wanted, self._limits)
         self._latest = Poll()
         self._latest_at = clock()

@@ -102,7 +102,7 @@ class EngineSource:
         self._table = ProcessTable(self._proc)
         self._insides = Insides(self._proc, clock)
         self.view_limits = view_limits(self._proc) if discover else None
-        self._locator = Locator(self._proc, self._answers_as_vllm, why_unreadable(self.view_limits or ()))
+        self._locator = Locator(self._proc, self._answers_as_vllm, why_unreadable(self.view_limits or ()), self._is_local)
         self._roster = Roster(node, tuple(specs), self._is_local)
         self._routers = RouterWatch(node, router_specs, self._proc, self._is_local, interval=interval, limits=limits, clock=clock)
         self._specs_to_come: tuple[tuple[EngineSpec, ...], tuple[RouterSpec, ...]] | None = None
@@ -249,7 +249,9 @@ class EngineSource:
         self._waiting = waiting
 
     def _answers_as_vllm(self, url: str) -> bool:
-        poller = Poller(url, PROBE_TIMEOUT, access=DISCOVERED, limits=self._limits, now=self._now, clock=self._clock)
+        poller = Poller(
+            url, PROBE_TIMEOUT, access=DISCOVERED, is_ours=self._is_local, limits=self._limits, now=self._now, clock=self._clock
+        )
         return poller.poll_once().page is not None
 
     def _keep_pollers(self, members: Sequence[Member]) -> None:
@@ -258,6 +260,7 @@ class EngineSource:
                 member.url,
                 member.found.key if member.found is not None else None,
                 member.spec.access if member.spec is not None else DISCOVERED,
+                member.spec is not None,
             )
             for member in members
             if member.url is not None and (member.found is not None or member.spec is not None)
@@ -271,7 +274,15 @@ class EngineSource:
                 self._failures_before += poller.latest.failures
             for name, target in wanted.items():
                 if name not in self._pollers:
-                    poller = Poller(target.url, self._interval, access=target.access, limits=self._limits, now=self._now, clock=self._clock)
+                    poller = Poller(
+                        target.url,
+                        self._interval,
+                        access=target.access,
+                        is_ours=None if target.configured else self._is_local,
+                        limits=self._limits,
+                        now=self._now,
+                        clock=self._clock,
+                    )
                     if target.access.has_secret and target.url.startswith("http:") and not is_loopback(url_host(target.url)[0]):
                         _log.warning("engine %s: its token or password goes to %s unencrypted; ask it by https", name, target.url)
                     try:
@@ -311,3 +322,4 @@ class _Target:
     url: str
     key: ProcessKey | None
     access: Access
+    configured: bool

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from poise.exporter.engines.discovery import FoundEngine
@@ -40,6 +41,14 @@ def host_to_ask(listens_on: str | None) -> str:
     if address.version == 4:
         return host
     return f"[{host}]" if address.scope_id is None or _HOST_NAME.fullmatch(address.scope_id) else "127.0.0.1"
+
+
+def why_not_asked(listens_on: str | None, is_local: Callable[[str], bool]) -> str:
+    """Why a server whose command line names this host is not asked, "" where it is: whoever may run a process here must not choose to which
+    other machines we connect. `is_local` says whether a host name or address is this node's.
+    """
+    host = host_to_ask(listens_on).strip("[]")
+    return "" if is_local(host) else f"its --host {host} is not this node's, so nobody is asked there"
 
 
 def url_host(url: str) -> tuple[str, int | None]:

@@ -22,6 +22,7 @@ from poise.exporter.metrics import Metric
 from poise.exporter.routers import pages
 from poise.exporter.routers.command_line import RouterCommand
 from poise.exporter.routers.counters import HeldSums
+from poise.exporter.setting_values import is_loopback
 from poise.exporter.snapshot import Role, RouterBackend, RouterKind
 
 #: Bytes of a list of workers: 256 of them have 60 kB.
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RouterTarget:
     """What to ask. `url`: None where only the ports are known on which its process listens. `kind`: None where it has to tell itself. `host`: its
-    address in a network namespace of its own, None in ours.
+    address in a network namespace of its own, None in ours. `configured`: a person named it, so that its host may be any.
     """
 
     url: str | None
@@ -46,6 +47,7 @@ class RouterTarget:
     kind: RouterKind | None = None
     command: RouterCommand | None = None
     host: str | None = None
+    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,12 @@ class RouterPoller:
         target: RouterTarget,
         interval: float,
         *,
+        is_ours: Callable[[str], bool] = is_loopback,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.target = target
+        self._is_ours = None if target.configured else is_ours
         self.interval = interval
         self._name = name
         self._timeout = min(interval * SHARE_OF_INTERVAL, LONGEST_POLL)
@@ -281,7 +285,7 @@ class RouterPoller:
         return answer.body
 
     def _fetcher_for(self, url: str) -> Fetcher:
-        fetcher = self._fetcher = Fetcher(url, self._clock)
+        fetcher = self._fetcher = Fetcher(url, self._clock, is_ours=self._is_ours)
         if self._repeater.stopped:
             fetcher.abort()  # told to stop before it was there to be aborted
         return fetcher

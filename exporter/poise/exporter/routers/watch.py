@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.table import Process, ProcessKey
-from poise.exporter.engines.urls import host_to_ask
+from poise.exporter.engines.urls import host_to_ask, why_not_asked
 from poise.exporter.procfs import ProcFs
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.addresses import Assignment, KnownEngine
@@ -64,6 +64,7 @@ class RouterWatch:
         self._interval = interval
         self._limits = limits
         self._clock = clock
+        self._is_local = is_local
         self._roster = RouterRoster(node, tuple(specs), is_local)
         self._pollers: Mapping[ProcessKey | str, RouterPoller] = {}  # by process, or by name for one that is only a URL
         self._failures_before = 0  # of pollers that have ended: a counter must not fall
@@ -100,7 +101,7 @@ class RouterWatch:
                 targets[process.key] = (f"process {process.pid}", target)
         for name, spec in self._roster.only_by_url().items():
             if not any(self._is_at(spec, target) for _, target in targets.values()):
-                targets[name] = (name, RouterTarget(spec.url, _metrics_of(spec), spec.kind))
+                targets[name] = (name, RouterTarget(spec.url, _metrics_of(spec), spec.kind, configured=True))
         new = self._keep_pollers(targets)
         self._offer_ports(found, new)
         self._start(new)
@@ -184,10 +185,12 @@ class RouterWatch:
             return RouterTarget(None, None, command.kind, command)
         url = _url(command.host, command.port)
         spec = self._roster.spec_of(url)
+        if spec is None and (why := why_not_asked(command.host, self._is_local)):
+            return why
         metrics = _metrics_of(spec) if spec is not None else None
-        if metrics is None and command.metrics is not None:
+        if metrics is None and command.metrics is not None and not why_not_asked(command.metrics[0], self._is_local):
             metrics = _url(*command.metrics)
-        return RouterTarget(url, metrics, command.kind, command)
+        return RouterTarget(url, metrics, command.kind, command, configured=spec is not None)
 
     def _target_outside(self, process: Process, command: RouterCommand) -> RouterTarget | str:
         """What to ask in another network namespace. Its metrics are read where they are listened for on more than loopback."""
@@ -217,7 +220,7 @@ class RouterWatch:
                 poller.stop()
                 self._failures_before += poller.latest.failures
         new = {
-            key: RouterPoller(name, target, self._interval, limits=self._limits, clock=self._clock)
+            key: RouterPoller(name, target, self._interval, is_ours=self._is_local, limits=self._limits, clock=self._clock)
             for key, (name, target) in targets.items()
             if key not in kept
         }

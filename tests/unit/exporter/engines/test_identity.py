@@ -326,6 +326,51 @@ def test_a_name_that_moves_to_another_address_waits_for_the_end_of_its_process()
     assert (member.url, member.spec, member.gone_since) == (moved.url, moved, None)
 
 
+@pytest.mark.parametrize("between", [[], [replace(LOCAL, url="http://10.0.0.9:8000")]])
+def test_what_is_put_back_on_the_list_while_its_process_lives_is_as_before(between: list[EngineSpec]) -> None:
+    engines = roster(LOCAL)
+    first = one(engines.update([located()], 0.0))
+    assert engines.replace_specs(between) == ("qwen",)
+    assert one(engines.update([located()], 1.0)).spec is None
+    assert engines.replace_specs([LOCAL]) == ()
+    assert one(engines.update([located()], 2.0)) == first
+    assert engines.replace_specs(between) == ("qwen",)
+    again = replace(LOCAL, gpus=2, deployment="other")
+    assert engines.replace_specs([again]) == ("qwen",), "a deployment that was published stays"
+    member = one(engines.update([located()], 3.0))
+    assert (member.spec, member.identity) == (again, first.identity)
+
+
+def test_what_is_configured_under_the_name_that_was_found_is_asked_as_configured_at_once() -> None:
+    engines = roster()
+    first = one(engines.update([located()], 0.0))
+    spec = EngineSpec(first.identity.engine, "http://node-a:8000", gpus=2)
+    assert engines.replace_specs([spec]) == ()
+    member = one(engines.update([located()], 1.0))
+    assert (member.spec, member.url, member.identity) == (spec, spec.url, first.identity)
+    elsewhere = roster()
+    elsewhere.update([located()], 0.0)
+    assert elsewhere.replace_specs([replace(spec, url="http://10.0.0.9:8000")]) == ()
+    assert one(elsewhere.update([located()], 1.0)).url == first.url, "another server of that name has to wait"
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "gpu-7.example", "fd00::7", "169.254.169.254", "2130706433", "::ffff:10.1.2.3"])
+def test_a_command_line_does_not_choose_which_other_machine_is_asked(host: str) -> None:
+    member = one(roster().update([located("--host", host)], 0.0))
+    assert member.identity.engine == "node-a:8000"
+    assert member.url is None
+    assert member.why_no_url == (
+        f"its --host {host} is not this node's, so nobody is asked there; if it is right, name it with --engine NAME=URL"
+    )
+    configured = EngineSpec("qwen", f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000")
+    assert one(roster(configured).update([located("--host", host)], 0.0)).url == configured.url
+
+
+def test_a_server_that_listens_on_a_name_of_this_node_is_asked_there() -> None:
+    member = one(roster().update([located("--host", "node-a")], 0.0))
+    assert (member.url, member.why_no_url) == ("http://node-a:8000", "")
+
+
 def test_an_unchanged_list_changes_nothing() -> None:
     engines = roster(URL_ONLY, LOCAL)
     before = engines.update([located()], 0.0)

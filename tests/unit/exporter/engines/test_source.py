@@ -172,6 +172,44 @@ def test_hosts_of_this_node(host: str, local: bool) -> None:
     assert is_this_node(host, "node-a") is local
 
 
+def test_a_name_like_this_nodes_that_leads_elsewhere_is_not_asked(
+    fake: FakeProc, sources: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The name servers of whoever runs the process choose what its name means.
+    asked: list[object] = []
+    with serve(PageServer(TP2)) as server:
+        leads_to = {"node-a.example.org": "198.51.100.7", "node-a": "127.0.0.1"}
+
+        def resolve(host: str, port: int, *args: object, **options: object) -> list[object]:
+            asked.append(host)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (leads_to.get(host, host), port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        fake.add(100, ["vllm", "serve", "m", "--host", "node-a.example.org", "--port", "8001"])
+        fake.add(200, ["vllm", "serve", "m", "--host", "node-a", "--port", str(server.port)])
+        fake.add(300, ["vllm", "serve", "m", "--host", "198.51.100.8", "--port", "8003"])
+        source = watching(sources, fake)
+        source.scan_once()
+        wait_for(lambda: named(source.latest(), f"node-a:{server.port}").page is not None)
+        wait_for(lambda: named(source.latest(), "node-a:8001").page_error != "not asked yet")
+    assert named(source.latest(), "node-a:8001").page_error == (
+        "node-a.example.org is no address of this node, so nobody is asked there; a URL that was configured would be"
+    )
+    elsewhere = named(source.latest(), "node-a:8003")
+    assert elsewhere.url is None
+    assert elsewhere.page_error.startswith("its --host 198.51.100.8 is not this node's")
+    assert not {"198.51.100.7", "198.51.100.8"} & set(asked), "neither was connected to"
+
+
+def test_a_port_that_only_a_file_tells_is_looked_for_on_this_node_only(fake: FakeProc, server: PageServer, sources: ExitStack) -> None:
+    fake.add(100, ["vllm", "serve", "m", "--config", "v.yaml", "--host", "node-b"], inodes=(6,))
+    fake.sockets([(server.port, "0A", 6)])
+    source = watching(sources, fake)
+    source.scan_once()
+    assert source.latest().engines == ()
+    assert server.requests == []
+
+
 def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: ExitStack) -> None:
     fake.add(100, ["vllm", "serve", "m"])
     source = watching(sources, fake)

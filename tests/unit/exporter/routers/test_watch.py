@@ -454,3 +454,22 @@ def test_no_secret_of_a_router_reaches_a_log_or_a_page(deployment: Deployment, c
         scan_until(source, lambda: is_up(source))
     assert secret not in repr(source.latest())
     assert secret not in caplog.text
+
+
+def test_a_routers_command_line_does_not_choose_which_other_machine_is_asked(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    connect = socket.create_connection
+
+    def watched(address: tuple[str, int], *args: float, **options: float) -> socket.socket:
+        asked.append(address[0])
+        return connect(address, *args, **options)
+
+    monkeypatch.setattr(socket, "create_connection", watched)
+    line = deployment.command_line()
+    deployment.fake.add(ROUTER, [*line, "--host", "198.51.100.7"])
+    deployment.fake.add(ROUTER + 1, [*line, "--host", "127.0.0.1", "--prometheus-host", "198.51.100.8"])
+    source = deployment.source()
+    scan_until(source, lambda: any(router.up for router in source.latest().routers))
+    assert set(asked) == {"127.0.0.1"}
