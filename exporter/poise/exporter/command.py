@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from poise.exporter import logs, setting_flags, setting_values, settings
 from poise.exporter.assemble import Assembler, Published
@@ -82,11 +83,15 @@ def _serve(arguments: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE_SIGNALS)
     where = f"{server.scheme}://{setting_values.authority(str(server.server_address[0]), server.server_port)}/metrics"
     logger.info("poise exporter %s on %s", installed_version(), where)
-    exporter.start()
-    server.serve_in_background()
     again = threading.Event()
-    # A thread of its own, so that a disk that hangs holds neither leaving nor anything else. Wishes that come while it reads are one.
-    threading.Thread(target=_read_whenever, args=(again, arguments, exporter, security), name="settings", daemon=True).start()
+    try:
+        exporter.start()
+        server.serve_in_background()
+        # A thread of its own, so that a disk that hangs holds neither leaving nor anything else. Wishes that come while it reads are one.
+        threading.Thread(target=_read_whenever, args=(again, arguments, exporter, security), name="settings", daemon=True).start()
+    except RuntimeError as error:  # what threading says of it
+        print(f"poise: {error}: raise the limit of processes (ulimit -u, TasksMax= of the service, pids of the container)", file=sys.stderr)
+        _end(FAILED)  # some threads run already
     while signal.sigwait({*LEAVE_SIGNALS, signal.SIGHUP}) is signal.SIGHUP:
         again.set()
     logger.info("leaving")
@@ -129,10 +134,15 @@ def _leave_hard() -> None:
     the stuck thread may hold. All that can be lost is output, so that is flushed first.
     """
     logger.warning("a card hangs in the driver; leaving without it")
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)
 
 
 class Exporter:

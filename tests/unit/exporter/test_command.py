@@ -280,3 +280,31 @@ def test_it_starts_and_leaves_while_the_disk_of_its_settings_hangs(tmp_path: Pat
         process.kill()
         process.wait(PATIENCE_SECONDS)
         running.close()
+
+
+def test_it_serves_and_leaves_while_nobody_reads_what_it_logs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    command = [sys.executable, "-m", "poise.cli.main", "exporter", f"--listen=127.0.0.1:{port}", "--no-discover", "--expected-gpus=0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=writer)
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_SECONDS) as answer:
+            return b"ready" in answer.read()
+        return False
+
+    try:
+        wait_until(answers, "it is ready")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        os.close(reader)
+        os.close(writer)

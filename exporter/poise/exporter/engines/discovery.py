@@ -17,6 +17,11 @@ from poise.exporter.snapshot import EngineConfig, Rank
 
 #: Longest chain of parents that is followed; real ones have fewer than ten links.
 _DEEPEST = 64
+#: So many engines of one node are watched, the longest running first: 16 cards in 7 MIG instances each make 112. Any user can start processes
+#: that are called vLLM, and each costs a thread and 1.2 kB of page.
+MOST_ENGINES = 256
+#: So many ranks of one engine are told apart; the largest nodes have 16 cards.
+MOST_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def _engine(server: Process, command: ServerCommand, members: list[Process], pro
         command,
         config,
         server.start_time,
-        tuple(sorted(ranks, key=rank_order)),
+        tuple(sorted(ranks, key=rank_order)[:MOST_RANKS]),
         frozenset(process.pid for process in members),
         (server.pid, *api_servers),
     )

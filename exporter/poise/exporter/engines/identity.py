@@ -22,6 +22,8 @@ from poise.exporter.snapshot import EngineConfig, EngineIdentity, Pod, Role
 
 #: A discovered engine that is gone stays visible this long, in seconds (metric contract).
 KEEP_GONE = 3600.0
+#: So many engines that are gone are remembered, the last ones: a server that is started over and over on ports of its own is no history.
+MOST_GONE = 256
 
 #: How long, in seconds, a process waits for a name that another living one has: a server that is started again while the old one still shuts
 #: down takes the name over; one that runs beside it for longer gets a name with a number. In a network namespace of its own, where the port is
@@ -173,6 +175,11 @@ class Roster:
             if member.spec is None and member.gone_since is not None and now - member.gone_since > KEEP_GONE
         ]
         for name in expired:
+            del self._members[name]
+        gone = sorted(
+            (member.gone_since, name) for name, member in self._members.items() if member.spec is None and member.gone_since is not None
+        )
+        for _, name in gone[: max(len(gone) - MOST_GONE, 0)]:
             del self._members[name]
         return self.members()
 

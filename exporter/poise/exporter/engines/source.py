@@ -15,7 +15,7 @@ from pathlib import Path
 from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.credentials import DISCOVERED
-from poise.exporter.engines.discovery import find_engines
+from poise.exporter.engines.discovery import MOST_ENGINES, find_engines
 from poise.exporter.engines.identity import Located, Member, Roster
 from poise.exporter.engines.insides import Inside, Insides
 from poise.exporter.engines.locate import Locator
@@ -187,7 +187,11 @@ class EngineSource:
             for what, name in ((what, name) for what, names in kept.items() for name in names):
                 _log.warning("%s %s: what the settings say of it now holds once its process has ended", what, name)
         processes = self._table.scan(self._watched) if self._discover else {}
-        found = find_engines(processes)
+        running = find_engines(processes)
+        found = running[:MOST_ENGINES]
+        error = f"{len(running)} vLLM servers run here; only the oldest {MOST_ENGINES} are watched" if len(running) > len(found) else ""
+        if error and error.partition(" ")[2] != self._scan.error.partition(" ")[2]:
+            _log.warning("%s", error)
         self._watched = frozenset(pid for engine in found for pid in engine.pids) | self._routers.update(processes, now)
         located = self._locator.locate(found, started)
         hold = ROUTER_GRACE if self._routers.is_undecided(now) else 0.0
@@ -211,7 +215,7 @@ class EngineSource:
         }
         pages_success = before.pages_success if any(poll.failed for poll in self._polls().values()) else now
         routers = self._routers.latest()
-        self._scan = _Scan(members, connections, insides, routers, self._clock() - started, before.failures, now, pages_success)
+        self._scan = _Scan(members, connections, insides, routers, self._clock() - started, before.failures, now, pages_success, error)
 
     def _completed(self, members: Sequence[Member], now: float) -> tuple[Member, ...]:
         """The members, with what nobody said of them filled in by routers and by their own counters."""

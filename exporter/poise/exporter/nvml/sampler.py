@@ -43,6 +43,10 @@ class View:
     stuck: bool
 
 
+class _NoThreadError(Exception):
+    """The system has no thread left for a card; the message says which."""
+
+
 class Sampler:
     """All cards of the node."""
 
@@ -217,9 +221,10 @@ class Sampler:
             except (
                 Exception
             ) as error:  # no thread left for a card, or a fault of ours: the cards that are read go on, and it is tried again
-                words = f"{type(error).__name__}: {error}"
+                known = isinstance(error, _NoThreadError)
+                words = str(error) if known else f"{type(error).__name__}: {error}"
                 if self._driver_run.error != words:
-                    logger.exception("looking at the driver failed")
+                    logger.error("%s", words if known else "looking at the driver failed", exc_info=not known)
                 self._note_driver(begun, words)
                 wait = backoff
                 backoff = min(2 * backoff, timing.longest_backoff)
@@ -292,7 +297,10 @@ class Sampler:
                 if worker is None or not worker.is_alive():
                     # After the first, spread over the interval, so that the cards' ticks do not pile up.
                     worker = CardThread(self, driver, index, self.interval * (1 + index / count))
-                    worker.start()
+                    try:
+                        worker.start()
+                    except RuntimeError as problem:  # what threading says of it
+                        raise _NoThreadError(f"card {index} is not read: {problem}; raise the limit of processes") from None
                     self._workers[index] = worker
 
     def _dismiss(self, workers: list[CardThread]) -> bool:

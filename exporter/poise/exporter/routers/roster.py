@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poise.exporter import metrics as m
-from poise.exporter.engines.identity import CLASH, KEEP_GONE
+from poise.exporter.engines.identity import CLASH, KEEP_GONE, MOST_GONE
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.engines.urls import url_host
 from poise.exporter.metrics import Metric
@@ -97,6 +97,11 @@ class RouterRoster:
             for name, member in self._members.items()
             if member.spec is None and member.gone_since is not None and now - member.gone_since > KEEP_GONE
         ]:
+            del self._members[name]
+        gone = sorted(
+            (member.gone_since, name) for name, member in self._members.items() if member.spec is None and member.gone_since is not None
+        )
+        for _, name in gone[: max(len(gone) - MOST_GONE, 0)]:
             del self._members[name]
 
     def replace_specs(self, specs: Sequence[RouterSpec]) -> tuple[str, ...]:

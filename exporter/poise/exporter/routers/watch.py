@@ -27,6 +27,9 @@ ROUTERS = "router_pages"
 #: How often the ports of a router that hides its command line are looked for until one answers, in seconds: /proc/net/tcp is long.
 PORTS_INTERVAL = 5.0
 
+#: So many routers of one node are watched, the longest running first; any user can start processes that are called so.
+MOST_ROUTERS = 64
+
 _log = logging.getLogger(__name__)
 
 
@@ -74,6 +77,7 @@ class RouterWatch:
         self._closed: set[ProcessKey] = set()  # processes whose open sockets we may not know
         self._published: tuple[Router, ...] = ()
         self._broken = ""  # what broke in the last scan
+        self._left_out = 0  # how many routers are too many
         self._stopped = False
 
     def update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
@@ -87,7 +91,9 @@ class RouterWatch:
         return pids
 
     def _update(self, processes: Mapping[int, Process], now: float) -> frozenset[int]:
-        found = find_routers(processes)
+        running = find_routers(processes)
+        found = running[:MOST_ROUTERS]
+        self._left_out = len(running) - len(found)
         keys = {process.key for process in found}
         self._outside.keep(keys)
         self._closed &= keys
@@ -144,6 +150,7 @@ class RouterWatch:
         polls = [poller.latest for poller in self._pollers.values()]
         problems = [f"{poll.url or 'a router'}: {poll.error}" for poll in polls if poll.failed]
         problems += [f"internal error: {self._broken}"] if self._broken else []
+        problems += [f"{self._left_out} more routers run here; only the oldest {MOST_ROUTERS} are watched"] if self._left_out else []
         return CollectorStatus(
             ROUTERS,
             self._interval,

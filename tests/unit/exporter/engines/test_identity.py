@@ -8,7 +8,7 @@ import pytest
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines.argv import parse_server
 from poise.exporter.engines.discovery import FoundEngine
-from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, Located, Member, Roster
+from poise.exporter.engines.identity import CLASH_GRACE, KEEP_GONE, MOST_GONE, Located, Member, Roster
 from poise.exporter.engines.roles import Declared
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.engines.urls import url_host, url_of
@@ -369,6 +369,16 @@ def test_a_command_line_does_not_choose_which_other_machine_is_asked(host: str) 
 def test_a_server_that_listens_on_a_name_of_this_node_is_asked_there() -> None:
     member = one(roster().update([located("--host", "node-a")], 0.0))
     assert (member.url, member.why_no_url) == ("http://node-a:8000", "")
+
+
+def test_of_the_engines_that_are_gone_the_last_ones_are_remembered() -> None:
+    engines = roster(URL_ONLY)
+    for number in range(MOST_GONE + 2):
+        engines.update([located(port=9000 + number, pid=number + 2)], float(number))
+    members = engines.update([], 1000.0)
+    gone = {member.identity.engine for member in members if member.gone_since is not None and member.spec is None}
+    assert gone == {f"node-a:{9000 + number}" for number in range(2, MOST_GONE + 2)}
+    assert URL_ONLY.name in names(members)
 
 
 def test_an_unchanged_list_changes_nothing() -> None:

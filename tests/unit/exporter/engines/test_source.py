@@ -18,6 +18,7 @@ import pytest
 from poise.exporter import metrics as m
 from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
+from poise.exporter.engines import source as source_module
 from poise.exporter.engines.page import Limits
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
 from poise.exporter.exposition import Build, Exposition
@@ -208,6 +209,27 @@ def test_a_port_that_only_a_file_tells_is_looked_for_on_this_node_only(fake: Fak
     source.scan_once()
     assert source.latest().engines == ()
     assert server.requests == []
+
+
+def test_only_so_many_engines_are_watched_the_oldest_first(
+    fake: FakeProc, sources: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(source_module, "MOST_ENGINES", 2)
+    for number in range(4):
+        fake.add(100 + number, ["vllm", "serve", "m", "--port", str(9000 + number)])
+    source = watching(sources, fake)
+    for _ in range(2):
+        source.scan_once()
+    assert [engine.identity.engine for engine in source.latest().engines] == ["node-a:9000", "node-a:9001"]
+    found = status(source.latest(), DISCOVERY)
+    assert (found.success, found.error) == (False, "4 vLLM servers run here; only the oldest 2 are watched")
+    assert caplog.text.count("only the oldest 2 are watched") == 1
+    for pid in (100, 101):
+        fake.remove(pid)
+    source.scan_once()
+    up = [engine.identity.engine for engine in source.latest().engines if engine.process_up]
+    assert up == ["node-a:9002", "node-a:9003"]
+    assert status(source.latest(), DISCOVERY).success
 
 
 def test_without_a_port_flag_vllms_default_is_asked(fake: FakeProc, sources: ExitStack) -> None:

@@ -21,6 +21,7 @@ from poise.exporter.exposition import Build, Exposition
 from poise.exporter.metrics import Metric
 from poise.exporter.ownership import join
 from poise.exporter.router_specs import RouterSpec
+from poise.exporter.routers import watch
 from poise.exporter.routers.roster import ROUTER_GRACE, RouterRoster
 from poise.exporter.routers.watch import ROUTERS
 from poise.exporter.snapshot import CollectorStatus, EngineIdentity, NodeSnapshot, ObservedEngine, Role, Router, RouterKind
@@ -462,9 +463,9 @@ def test_a_routers_command_line_does_not_choose_which_other_machine_is_asked(
     asked: list[str] = []
     connect = socket.create_connection
 
-    def watched(address: tuple[str, int], *args: float, **options: float) -> socket.socket:
+    def watched(address: tuple[str, int], timeout: float) -> socket.socket:
         asked.append(address[0])
-        return connect(address, *args, **options)
+        return connect(address, timeout)
 
     monkeypatch.setattr(socket, "create_connection", watched)
     line = deployment.command_line()
@@ -473,3 +474,14 @@ def test_a_routers_command_line_does_not_choose_which_other_machine_is_asked(
     source = deployment.source()
     scan_until(source, lambda: any(router.up for router in source.latest().routers))
     assert set(asked) == {"127.0.0.1"}
+
+
+def test_only_so_many_routers_are_watched(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST_ROUTERS", 1)
+    deployment.fake.add(ROUTER, deployment.command_line())
+    deployment.fake.add(ROUTER + 1, [*deployment.command_line(), "--port", "1"])
+    source = deployment.source()
+    scan_until(source, lambda: any(router.up for router in source.latest().routers))
+    assert [router.pid for router in source.latest().routers] == [ROUTER]
+    (status,) = [collector for collector in source.latest().collectors if collector.name == ROUTERS]
+    assert status.error == "1 more routers run here; only the oldest 1 are watched"
