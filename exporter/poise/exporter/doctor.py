@@ -174,7 +174,10 @@ def _look_here(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, bool
         raise CouldNotLook(f"--window={arguments.window}: {error}") from None
     logs.set_up(chosen.log_level, chosen.log_format)
     exporter = Exporter(chosen)
-    exporter.start()
+    try:
+        exporter.start()
+    except RuntimeError as error:  # what threading says of it
+        raise CouldNotLook(f"{error}: raise the limit of processes (ulimit -u)") from None
     try:
         _wait(window + SETTLING_SECONDS)
         published = exporter.latest()

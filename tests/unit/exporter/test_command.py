@@ -308,3 +308,29 @@ def test_it_serves_and_leaves_while_nobody_reads_what_it_logs(tmp_path: Path) ->
         process.wait(PATIENCE_SECONDS)
         os.close(reader)
         os.close(writer)
+
+
+#: A system without a thread left.
+NO_THREAD = """
+import sys, threading
+from poise.cli.main import main
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refused
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [["exporter", "--listen=127.0.0.1:0"], ["doctor", "--here", "--window=1s"]])
+def test_no_thread_left_at_the_start_is_one_line_with_the_way_out(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_THREAD, *command, "--no-discover"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "can't start new thread: raise the limit of processes (ulimit -u" in done.stderr
+    assert "Traceback" not in done.stderr

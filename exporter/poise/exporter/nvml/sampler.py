@@ -22,7 +22,7 @@ from poise.exporter.nvml.statuses import collector_status, driver_status
 from poise.exporter.nvml.worker import CardThread, Record, Timing, down
 from poise.exporter.nvml.xid import NAME as XID
 from poise.exporter.nvml.xid import kept_readings
-from poise.exporter.nvml.xid_watch import XidWatch
+from poise.exporter.nvml.xid_watch import NoThreadError, XidWatch
 from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import CollectorStatus, DriverInfo, Gpu, Reason
 
@@ -41,10 +41,6 @@ class View:
     collectors: tuple[CollectorStatus, ...]
     #: Whether a thread is stuck in the driver: the process can then not leave in the ordinary way.
     stuck: bool
-
-
-class _NoThreadError(Exception):
-    """The system has no thread left for a card; the message says which."""
 
 
 class Sampler:
@@ -221,7 +217,7 @@ class Sampler:
             except (
                 Exception
             ) as error:  # no thread left for a card, or a fault of ours: the cards that are read go on, and it is tried again
-                known = isinstance(error, _NoThreadError)
+                known = isinstance(error, NoThreadError)
                 words = str(error) if known else f"{type(error).__name__}: {error}"
                 if self._driver_run.error != words:
                     logger.error("%s", words if known else "looking at the driver failed", exc_info=not known)
@@ -300,7 +296,7 @@ class Sampler:
                     try:
                         worker.start()
                     except RuntimeError as problem:  # what threading says of it
-                        raise _NoThreadError(f"card {index} is not read: {problem}; raise the limit of processes") from None
+                        raise NoThreadError(f"card {index} is not read: {problem}; raise the limit of processes") from None
                     self._workers[index] = worker
 
     def _dismiss(self, workers: list[CardThread]) -> bool:

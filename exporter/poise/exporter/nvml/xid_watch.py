@@ -47,6 +47,10 @@ class _Line:
     history: bool
 
 
+class NoThreadError(Exception):
+    """The system has no thread left; the message says for what."""
+
+
 class XidWatch:
     """Both sources and the cards."""
 
@@ -89,12 +93,16 @@ class XidWatch:
         return [thread for thread in (self._log, self._events) if thread is not None and thread.is_alive()]
 
     def open(self, library: Library) -> None:
-        """Waits for events of a driver that was initialised; nothing when that is done already."""
+        """Waits for events of a driver that was initialised; nothing when that is done already. Raises NoThreadError."""
         # One that hung when it was told to leave, for a new start that did not come, has left by now.
         if self._events is None or self._events.left:
             events = EventThread(library, self.on_event, self._monotonic)
             self.attach(events)
-            events.start()
+            try:
+                events.start()
+            except RuntimeError as problem:  # what threading says of it; the next look tries again
+                self._events = None
+                raise NoThreadError(f"XIDs are not waited for: {problem}; raise the limit of processes") from None
             if self._stopped:  # meanwhile, by another thread, which may not have seen this one
                 events.stop()
 

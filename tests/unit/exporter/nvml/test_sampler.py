@@ -17,6 +17,7 @@ from poise.exporter.nvml.reader import CardReader
 from poise.exporter.nvml.sampler import Sampler, View
 from poise.exporter.nvml.statuses import DRIVER_COLLECTOR
 from poise.exporter.nvml.worker import CardThread, Timing, down
+from poise.exporter.nvml.xid_events import EventThread
 from poise.exporter.snapshot import CollectorStatus, Gpu, Reason
 from poise.testbed.nvml.codes import ReturnCode
 from poise.testbed.nvml.node import SimulatedNode
@@ -482,3 +483,18 @@ def test_a_changed_number_of_cards_while_one_hangs_leaves_the_others_running(mon
             run.goes_on(1)
         injection.release()
         run.wait_for_all_up()
+
+
+def test_xids_for_which_no_thread_is_left_are_waited_for_later(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refused(self: EventThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventThread, "start", refused)
+        with running("h20x2") as run:
+            words = "XIDs are not waited for: can't start new thread; raise the limit of processes"
+            wait_until(lambda: run.collector(DRIVER_COLLECTOR).error == words, "the driver's collector says why")
+            patch.undo()
+            run.wait_for_all_up()
+            wait_until(lambda: run.node.node_calls("nvmlEventSetWait_v2") > 0, "they are waited for")
+    assert not any(record.exc_info for record in caplog.records)
