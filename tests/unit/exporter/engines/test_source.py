@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from poise.exporter import metrics as m
+from poise.exporter import this_node
 from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines import source as source_module
@@ -165,12 +166,34 @@ def test_the_port_that_only_a_file_sets_is_the_one_that_answers_as_vllm(fake: Fa
         ("localhost", True),
         ("node-a", True),
         ("node-a.example.org", True),
+        ("127.3.2.1", True),
+        ("0.0.0.0", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
         ("10.255.255.1", False),
+        ("::ffff:10.255.255.1", False),
+        ("2001:db8::1", False),
+        ("fe80::1%lo", False),
         ("elsewhere", False),
+        ("2130706433", False),
+        ("a b", False),
     ],
 )
 def test_hosts_of_this_node(host: str, local: bool) -> None:
     assert is_this_node(host, "node-a") is local
+
+
+def test_an_address_that_can_be_bound_here_is_not_yet_this_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The sysctl ip_nonlocal_bind, which fail-over of addresses needs, lets every address be bound.
+    monkeypatch.setattr(this_node, "_can_be_bound", lambda host, address: True)
+    assert not is_this_node("10.255.255.1", "node-a")
+
+
+def test_where_the_kernel_tells_no_routes_an_address_of_this_node_is_one_that_can_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_node, "_is_delivered_here", lambda address: None)
+    assert is_this_node("0.0.0.0", "node-a")
+    assert not is_this_node("10.255.255.1", "node-a")
+    assert not is_this_node("2001:db8::1", "node-a")
 
 
 def test_a_name_like_this_nodes_that_leads_elsewhere_is_not_asked(
