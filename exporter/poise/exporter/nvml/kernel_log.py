@@ -23,10 +23,16 @@ _RECORD_SIZE = 16384
 #: How long to wait at the end of something that is no device (a pipe whose writer left): there is nothing to be woken by.
 _END_PAUSE_SECONDS = 0.25
 
+#: The facility stands above the three bits of a priority; what a process writes to the log never has the kernel's (devkmsg_write in
+#: kernel/printk/printk.c).
+_FACILITY_SHIFT, _KERNEL = 3, 0
 #: "NVRM: Xid (PCI:0000:1a:00): 79, pid=…", older "NVRM: Xid (0000:1a:00): 31, Ch …", on newer drivers with a function or a MIG instance
-#: behind the address. The device of an NVSwitch writes "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 44 …".
+#: behind the address. The device of an NVSwitch writes "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 44 …". Only at the start
+#: of a line: further on, the kernel quotes what any user may have said (mount options, names of files).
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?[^)]{0,64}\): (\d{1,6})\b")
-_SXID = re.compile(r"\bSXid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?[^)]{0,64}\): (\d{1,8})\b,? ?(.{0,160})")
+_SXID = re.compile(
+    r"nvidia-nvswitch\d{1,4}: SXid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?[^)]{0,64}\): (\d{1,8})\b,? ?(.{0,160})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,13 @@ def parse(record: str) -> KernelXid | None:
     fields = head.split(",")
     if not semicolon or len(fields) < 3 or not fields[2].isascii() or not fields[2].isdigit():
         return None
+    if not fields[0].isascii() or not fields[0].isdigit() or int(fields[0][:9]) >> _FACILITY_SHIFT != _KERNEL:
+        return None
     at = int(fields[2][:18]) / 1e6
     text = text.partition("\n")[0]
-    if match := _XID.search(text):
+    if match := _XID.match(text):
         return KernelXid(bus_address(match[1]), int(match[2]), at)
-    if match := _SXID.search(text):
+    if match := _SXID.match(text):
         return KernelXid(bus_address(match[1]), int(match[2]), at, switch=True, text=match[3].strip())
     return None
 

@@ -45,6 +45,13 @@ def test_every_form_of_the_line_is_read(text: str, bus_id: str, code: int) -> No
         "6,1,x,-;NVRM: Xid (PCI:0000:1a:00): 79",
         "6,1;NVRM: Xid (PCI:0000:1a:00): 79",
         " NVRM: Xid (PCI:0000:1a:00): 79",
+        # Written to /dev/kmsg by a process, which the kernel never lets pass as itself.
+        "12,1,2,-;NVRM: Xid (PCI:0000:1a:00): 79, written by a process",
+        "x,1,2,-;NVRM: Xid (PCI:0000:1a:00): 79",
+        ",1,2,-;NVRM: Xid (PCI:0000:1a:00): 79",
+        # What the kernel quotes of any user (who may mount an overlay in a user namespace of his own).
+        '3,1,2,-;overlayfs: unrecognized mount option "NVRM: Xid (PCI:0000:1a:00): 79" or missing value',
+        '3,1,2,-;overlayfs: unrecognized mount option "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal" or missing value',
     ],
 )
 def test_anything_else_is_no_xid(record: str) -> None:
