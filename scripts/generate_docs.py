@@ -167,7 +167,8 @@ Generated from `exporter/poise/exporter/nvml/xid_catalogue.py` by `make docs`; d
 
 An XID is an error that the NVIDIA driver reports by number. `poise_gpu_xid_errors_total` counts them by card and code, and
 `poise_gpu_xid_last_timestamp_seconds` tells when each came last. Both come from NVML's events and, where it may be read (`/dev/kmsg`, CAP_SYSLOG), from
-the kernel log: an error that both tell counts once. What stood in the kernel log before the exporter started has a time and no count. A
+the kernel log: an error that both tell counts once. Only what the kernel itself says there counts, not
+what was written to `/dev/kmsg`. What stood in the kernel log before the exporter started has a time and no count. A
 card that is lost keeps both series. NVSwitches' own errors (SXID) are written to the exporter's log.
 
 Codes that are *fatal* stand at 0 from the start, so that `increase()` sees the first one. *Application*: the fault lies most often with the

@@ -118,6 +118,10 @@ class RouterRoster:
             elif before is not None:
                 kept.append(name)
                 self._members[name] = replace(member, spec=spec if spec is not None and spec.url == before.url else None)
+            elif spec is not None and member.url is not None and self.spec_of(member.url) is spec:
+                # Taken off the list and put back, or put on the list under the very name that it was given.
+                kept += [name] if spec.deployment not in ("", member.deployment) else []
+                self._members[name] = replace(member, spec=spec)
         return (*kept, *(name for name, spec in wanted.items() if self._is_living_under_another_name(spec)))
 
     def _is_living_under_another_name(self, spec: RouterSpec) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from poise.exporter.engines.identity import KEEP_GONE
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.router_specs import RouterSpec
 from poise.exporter.routers.poll import RouterPoll
@@ -57,6 +58,17 @@ def test_a_router_that_is_found_already_is_not_shown_twice_and_gets_its_name_wit
     assert routers.replace_specs([HERE]) == ("front",)
     assert shown(routers, 1.0, [seen()]) == {"node-a:30000": "node-a:30000"}
     assert shown(routers, 2.0, [seen(pid=11)])["front"] == "chat"
+
+
+def test_what_is_put_back_on_the_list_while_its_process_lives_is_configured_again() -> None:
+    routers = roster(HERE)
+    assert shown(routers, 0.0, [seen()]) == {"front": "chat"}
+    assert routers.replace_specs([]) == ("front",)
+    assert routers.replace_specs([HERE]) == ()
+    assert shown(routers, 1.0, [seen()]) == {"front": "chat"}
+    assert shown(routers, 2.0 + 2 * KEEP_GONE) == {"front": "chat"}, "a configured router is not forgotten"
+    assert routers.replace_specs([]) == ()
+    assert shown(routers, 3.0 + 2 * KEEP_GONE) == {}
 
 
 def test_an_unchanged_list_changes_nothing() -> None:
