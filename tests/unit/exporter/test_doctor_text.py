@@ -51,8 +51,8 @@ def test_lines_are_grouped_by_node_cards_engines_and_deployments_and_a_passing_o
     assert headings == [
         "Cards",
         "Engine qwen-32b on n1:8000 TP=2",
-        "Engine qwen-32b on n1:8100 TP=1",
-        "Engine qwen-32b on n1:8200 TP=1",
+        "Engine qwen-32b on n1:8100 prefill TP=1",
+        "Engine qwen-32b on n1:8200 decode TP=1",
         "Deployment qwen-pd",
     ]
     assert "PASS     Driver loaded, expected cards there and healthy: driver 570.1, 2 cards of 2 expected answer" in lines

@@ -97,7 +97,12 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
     if all(count is None for count in finished.values()):
         return _LINE.unknown("no engine of this deployment has told its counters twice", split.about, evidence)
     if not any(finished.values()):
-        return _LINE.passed(f"no request {span}" + ("; the router's list fits the engines" if split.routers else ""), split.about, evidence)
+        return _LINE.passed(
+            f"no request {span}"
+            + ("; the router's list fits the engines" if any(router.up and router.backends for router in split.routers) else ""),
+            split.about,
+            evidence,
+        )
     counted = ", ".join(f"{count:.0f} at {role}" for role, count in finished.items() if count is not None)
     return _LINE.passed(f"requests {span}: {counted}", split.about, evidence)
 

@@ -37,13 +37,14 @@ from poise.exporter.checks import (
     rank_clock,
     rank_load,
     rdma,
+    router_answers,
     thresholds,
     visible_devices,
     words,
 )
 from poise.exporter.checks.result import WORST_FIRST, CheckResult, State, Status, Verdict
 from poise.exporter.checks.window import Moment, Window, moment_of
-from poise.exporter.snapshot import NodeSnapshot
+from poise.exporter.snapshot import NodeSnapshot, Role
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
         memory_settings,
         batch_limit,
         data_parallel_balance,
+        router_answers,
         pd_roles,
         pd_routing,
         pd_match,
@@ -87,6 +89,7 @@ CHECKS: tuple[tuple[str, str, CheckFunction], ...] = tuple(
 FIRST_SAID = (
     "cards",
     "engine_answers",
+    "router_answers",
     "progress",
     "pd_roles",
     "card_health",
@@ -196,7 +199,8 @@ def subject_of(snapshot: NodeSnapshot, result: CheckResult) -> str:
         return result.engine or snapshot.node
     model = engine.config.model
     name = engine.identity.engine if not model or model in engine.identity.engine else f"{model} on {engine.identity.engine}"
-    return f"{name} {words.parallelism(engine)}"
+    role = f" {engine.identity.role}" if engine.identity.role in (Role.PREFILL, Role.DECODE) else ""
+    return f"{name}{role} {words.parallelism(engine)}"
 
 
 def sentence_of(result: CheckResult, subject: str) -> str:

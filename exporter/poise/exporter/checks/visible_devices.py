@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, State, Status
 from poise.exporter.checks.window import Window
+from poise.exporter.cuda_visible import visible_cards
 from poise.exporter.metrics import GPU_FOREIGN_MEMORY
 from poise.exporter.ownership import in_foreign_use
 from poise.exporter.snapshot import Engine, Gpu, NodeSnapshot, Use, value_of
@@ -23,7 +24,7 @@ _UNRESOLVED = (
 
 
 def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
-    """UUIDs of cards that another engine holds or was told to use (it may still be loading), or on which somebody else works."""
+    """UUIDs of cards that another engine holds or was told to use (it may still be loading, or have died), or on which somebody else works."""
     claimed = set()
     for gpu in snapshot.gpus:
         held = value_of(snapshot.gpu_process_readings.get(gpu.uuid, {}), GPU_FOREIGN_MEMORY)
@@ -31,7 +32,12 @@ def taken_by_others(snapshot: NodeSnapshot, engine: Engine) -> frozenset[str]:
         if in_foreign_use(gpu, held) and (held is not None or gpu.uuid not in (engine.used or ())):
             claimed.add(gpu.uuid)
     for other in snapshot.engines:
-        if other.identity.engine == engine.identity.engine or other.observed.process_up is False:
+        if other.identity.engine == engine.identity.engine:
+            continue
+        if other.observed.process_up is False:
+            # One that died is to be started again: the cards that it was told to use are spoken for as long as it is remembered.
+            if other.config.told_cards:
+                claimed.update(card.gpu.uuid for card in visible_cards(snapshot.gpus, other.config) or ())
             continue
         claimed.update(other.used or ())
         if other.config.told_cards:

@@ -65,6 +65,18 @@ def test_hidden_card_is_named_at_once_and_its_idleness_is_watched_after_ten_seco
     assert len(problem.verdict.lines) == 1, "the hidden card is said once"
 
 
+def test_card_of_an_engine_that_died_is_spoken_for() -> None:
+    """A server for each card, one of them killed: what helps is to start it again, not to give its card to the other."""
+
+    def scene(second: float) -> NodeSnapshot:
+        living = engine("n1:8000", cards=[0], environment="0", tokens=500 * second)
+        dead = engine("n1:8001", cards=[], environment="1", page=False, process_up=False)
+        return node([card(0, busy=0.95 * second), card(1)], [living, dead])
+
+    found = failing(play(scene, 61))
+    assert set(found) == {"engine_answers"}
+
+
 def with_foreign_memory(scene: NodeSnapshot, index: int, size: float) -> NodeSnapshot:
     return dataclasses.replace(scene, gpu_process_readings={f"GPU-{index}": {m.GPU_FOREIGN_MEMORY: {(): size}}})
 

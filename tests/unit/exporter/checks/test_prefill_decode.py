@@ -31,7 +31,7 @@ def test_healthy_deployment_passes_every_line() -> None:
     outcome = play(healthy, 61)
     ours = {result.check: result for result in outcome.results if result.deployment}
     assert {name: result.status for name, result in ours.items()} == dict.fromkeys(
-        ("pd_roles", "pd_routing", "pd_match", "kv_transfer", "pd_rtt"), Status.PASS
+        ("router_answers", "pd_roles", "pd_routing", "pd_match", "kv_transfer", "pd_rtt"), Status.PASS
     )
     assert ours["pd_roles"].sentence == "1 prefill engine and 1 decode engine live here"
     assert ours["pd_routing"].sentence == "requests in the last 60 s: 300 at prefill, 300 at decode"
@@ -89,6 +89,38 @@ def test_deployment_that_was_stopped_is_no_longer_judged_as_one() -> None:
     outcome = play(lambda _: pd_node(prefill(**gone), decode(**gone), routers=[dead]), 0)
     assert [result.check for result in outcome.results if result.deployment] == []
     assert {result.check for result in outcome.results if result.status is Status.FAIL} == {"engine_answers"}
+
+
+# ------------------------------------------------------------------------------------------------------------------ router
+def test_router_that_died_before_living_engines_is_the_first_thing_said() -> None:
+    dead = dataclasses.replace(pd_router(up=False), error="its process is gone", backends=())
+    outcome = play(lambda _: pd_node(prefill(), decode(), routers=[dead]), 61)
+    found = next(result for result in outcome.results if result.check == "router_answers")
+    assert (found.status, found.state, found.engine, found.deployment) == (Status.FAIL, State.PROBLEM, "n1:8200", "qwen-pd")
+    assert found.sentence == "router n1:8000 does not answer, so that no request reaches the engines of qwen-pd"
+    assert outcome.verdict.lines[0].check == "router_answers"
+    routing = next(result for result in outcome.results if result.check == "pd_routing")
+    assert "list" not in routing.sentence, "a router that is gone has none"
+
+
+def test_router_beside_another_that_answers_is_watched() -> None:
+    second = dataclasses.replace(pd_router(up=False), name="n1:8001", error="connection refused")
+    found = lines(pd_node(prefill(), decode(), routers=[pd_router(), second]), "router_answers")
+    assert [(result.status, result.state) for result in found] == [(Status.PASS, State.OK), (Status.FAIL, State.WATCH)]
+    assert found[1].cause == "connection refused"
+
+
+def test_router_that_calls_an_engine_unhealthy_is_watched() -> None:
+    sick = pd_router((("n1:8100", Role.PREFILL, True), ("n1:8200", Role.DECODE, False)))
+    found = line(pd_node(prefill(), decode(), routers=[sick]), "router_answers")
+    assert (found.state, found.sentence) == (State.WATCH, "router n1:8000 holds n1:8200 for unhealthy and sends nothing there")
+
+
+def test_engine_that_died_here_is_not_taken_for_one_on_another_node() -> None:
+    for living, dead in ((prefill(), decode(page=False, process_up=False)), (decode(), prefill(page=False, process_up=False))):
+        snapshot = pd_node(living, dead, routers=[pd_router()])
+        assert lines(snapshot, "rdma") == []
+        assert [result.sentence for result in lines(snapshot, "nccl_environment") if "another node" in result.sentence + result.cause] == []
 
 
 # ----------------------------------------------------------------------------------------------------------------- routing
