@@ -26,7 +26,7 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
 
 def _check(snapshot: NodeSnapshot, router: Router, living: bool) -> CheckResult:
     about = _about(snapshot, router)
-    evidence = {"address": router.url or "unknown", "kind": router.kind}
+    evidence = {"address": router.url or "unknown", "kind": router.kind or "unknown"}
     if not router.up:
         others = any(other.up for other in snapshot.routers if other.deployment == router.deployment)
         return _LINE.failed(
@@ -49,7 +49,7 @@ def _check(snapshot: NodeSnapshot, router: Router, living: bool) -> CheckResult:
             fix="look at the engine; the router takes it up again by itself once it answers",
         )
     told = f" with {words.count(len(router.backends), 'engine')}" if router.backends else ""
-    return _LINE.passed(f"router {router.name} ({router.kind}) answers{told}", about, evidence)
+    return _LINE.passed(f"router {router.name} ({router.kind or "of unknown kind"}) answers{told}", about, evidence)
 
 
 def _about(snapshot: NodeSnapshot, router: Router) -> Subject:
