@@ -157,6 +157,7 @@ def test_what_decode_makes_of_the_transferred_cache_is_what_prefill_alone_would_
 def test_a_killed_router_and_a_killed_decode_are_named(pd: Deployment) -> None:
     faults.apply(pd, faults.find("kill-router"), progress_of("kill-router", []))
     wait_until(lambda: [value for _, value in ours(pd, exporter_page(pd), "poise_router_up")] == [0], "the router down", PATIENCE)
+    when(pd, lambda page: any("so that no request reaches the engines" in line for line in failing(pd, page)), "the check of the router")
     assert faults.undo(pd, progress_of("undo", [])) == ["router"]
     wait_until(lambda: [value for _, value in ours(pd, exporter_page(pd), "poise_router_up")] == [1], "the router up", PATIENCE)
     faults.apply(pd, faults.find("kill-decode"), progress_of("kill-decode", []))
