@@ -177,6 +177,10 @@ class Assembler:
             due = max(due + self._interval, time.monotonic())
             self._leave.wait(max(0.0, due - time.monotonic()))
 
+    def forget_expected(self) -> None:
+        """How many cards are expected is asked anew for the next snapshot."""
+        self._expected_at = None
+
     def _expected_gpus(self, now: float) -> int | None:
         if self._expected_at is None or not 0 <= now - self._expected_at < EXPECTED_SECONDS:
             self._expected_value = self._expected()

@@ -202,6 +202,8 @@ class Exporter:
         """Takes over what of `wanted` can change while this runs: no counter falls and no identity that was published changes."""
         changed = change(self._chosen, wanted)
         self._chosen = changed.settings
+        if "expected_gpus" in changed.taken:
+            self._assembler.forget_expected()
         if {"log_level", "log_format"} & set(changed.taken):
             logs.set_up(self._chosen.log_level, self._chosen.log_format)
         if {"engines", "routers"} & set(changed.taken):

@@ -143,16 +143,23 @@ def fetch(url: str, allowed: Access | None = None) -> dict[str, Any]:
     if parts.scheme not in ("http", "https") or not host or not port_valid:
         raise CouldNotLook(f"--exporter={url}: expected http://HOST:9747")
     try:
-        credentials = Credentials(allowed) if allowed is not None else None
-        answer = Fetcher(url, time.monotonic, credentials).get("/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT)
+        # An exporter that a person named has to prove that it is the one, on this machine too.
+        answer = Fetcher(url, time.monotonic, Credentials(allowed or access.PLAIN)).get(
+            "/checks", {"Accept": "application/json"}, FETCH_TIMEOUT, LARGEST_DOCUMENT
+        )
     except FetchError as error:
         if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise CouldNotLook(f"the exporter at {url} has no snapshot yet; try again in a moment") from None
         if error.status == HTTPStatus.UNAUTHORIZED:
             way = "--exporter-access username=NAME,password_file=FILE"
-            raise CouldNotLook(f"the exporter at {url} asks for {'another' if allowed else 'a'} user and password; give {way}") from None
+            another = allowed is not None and allowed.has_secret
+            raise CouldNotLook(f"the exporter at {url} asks for {'another' if another else 'a'} user and password; give {way}") from None
+        if error.status == HTTPStatus.BAD_REQUEST and parts.scheme == "http":
+            raise CouldNotLook(f"{url} does not answer http; if that exporter has TLS, ask with https:// and --exporter-access") from None
         if error.status is not None:
             raise CouldNotLook(f"{url}/checks is no checklist of this version of Poise ({error}); is that a Poise exporter?") from None
+        if error.way_out:
+            raise CouldNotLook(f"the exporter at {url}: {error}; {error.way_out} in --exporter-access") from None
         raise CouldNotLook(f"no exporter answers at {url}: {error}; start one with `poise exporter`, or use --here") from None
     try:
         page = json.loads(answer.body)

@@ -60,6 +60,8 @@ ENVIRONMENT_LIMIT = 2 * 1024 * 1024
 VALUE_LIMIT = 4096
 #: /proc/net/tcp is read up to this size (150 bytes a line: 100,000 connections).
 SOCKETS_LIMIT = 16 * 1024 * 1024
+#: So many open files of a process are looked at, the lowest numbers first: vLLM advises a limit of 65,535, and any process may have a million.
+DESCRIPTORS_LIMIT = 65_536
 #: Other files of a process or namespace are read up to this size: a mountinfo of 10,000 mounts, a fib_trie of as many addresses.
 TEXT_LIMIT = 1024 * 1024
 
@@ -260,7 +262,7 @@ class ProcFs:
         except OSError:
             return None
         inodes = set()
-        for name in names:
+        for name in names[:DESCRIPTORS_LIMIT]:
             try:
                 target = os.readlink(f"{folder}/{name}")
             except OSError:

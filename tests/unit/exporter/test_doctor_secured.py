@@ -50,7 +50,7 @@ def test_with_certificate_and_password_the_checklist_is_shown(url: str, folder: 
     main(["doctor", "--exporter", url, "--exporter-access", f"{access},username=alice,password_file={folder}/password"])
     assert f"exporter {url}" in capsys.readouterr().out.splitlines()[0]
     assert main(["doctor", "--exporter", url, "--exporter-access", access]) == 2
-    assert "asks for another user and password" in capsys.readouterr().err
+    assert "asks for a user and password" in capsys.readouterr().err
     assert main(["doctor", "--exporter", url]) == 2
     assert f"no exporter answers at {url}" in capsys.readouterr().err
 
@@ -71,3 +71,15 @@ def test_what_cannot_be_is_said_without_secrets(words: list[str], message: str, 
     said = capsys.readouterr().err
     assert message in said
     assert "hunter2" not in said
+
+
+def test_a_certificate_that_nobody_vouched_for_is_said_first_with_the_way_out(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--exporter", url]) == 2
+    error = capsys.readouterr().err
+    assert "the certificate cannot be verified" in error
+    assert "ca_file=FILE" in error
+
+
+def test_http_to_a_port_with_tls_names_https(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--exporter", url.replace("https", "http")]) == 2
+    assert "ask with https://" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def _check(snapshot: NodeSnapshot, router: Router, living: bool) -> CheckResult:
             fix="look at the engine; the router takes it up again by itself once it answers",
         )
     told = f" with {words.count(len(router.backends), 'engine')}" if router.backends else ""
-    return _LINE.passed(f"router {router.name} ({router.kind or "of unknown kind"}) answers{told}", about, evidence)
+    return _LINE.passed(f"router {router.name} ({evidence['kind']}) answers{told}", about, evidence)
 
 
 def _about(snapshot: NodeSnapshot, router: Router) -> Subject:

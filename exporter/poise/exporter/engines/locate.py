@@ -14,7 +14,7 @@ from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.forwards import Forward, forwards
 from poise.exporter.engines.identity import Located
-from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
+from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, Search, candidates
 from poise.exporter.engines.roles import Declared, declared
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.engines.urls import url_at, url_of, why_not_asked
@@ -62,6 +62,7 @@ class Locator:
     is_local: Callable[[str], bool] = is_loopback
     _environments: dict[ProcessKey, _Environment] = field(default_factory=dict)
     _ports: dict[ProcessKey, int] = field(default_factory=dict)
+    _searches: dict[ProcessKey, Search] = field(default_factory=dict)
     _elsewhere: dict[ProcessKey, _Elsewhere] = field(default_factory=dict)
     _sockets: Sockets = field(default_factory=lambda: Sockets({}, {}))
     _read_at: float | None = None
@@ -70,7 +71,7 @@ class Locator:
     def locate(self, engines: Collection[FoundEngine], clock: float) -> list[Located]:
         """The engines with their environment and port; `clock` in monotonic seconds."""
         alive = {engine.key for engine in engines}
-        for known in (self._environments, self._ports, self._elsewhere):
+        for known in (self._environments, self._ports, self._searches, self._elsewhere):
             for key in known.keys() - alive:
                 del known[key]
         self._fresh = bool(engines) and (self._read_at is None or clock - self._read_at >= SOCKETS_INTERVAL)
@@ -136,14 +137,16 @@ class Locator:
             return engine.config.port
         if not engine.command.reads_file:
             return DEFAULT_PORT
-        is_tried = reachable and self._fresh and not engine.config.headless
+        search = self._searches.get(engine.key)
+        if search is not None and search.port is not None:
+            self._ports[engine.key] = search.port
+        is_tried = reachable and self._fresh and not engine.config.headless and (search is None or not search.runs())
         if is_tried and engine.key not in self._ports and not why_not_asked(engine.config.host, self.is_local):
             ports = self.proc.listening_ports(engine.listeners, self._sockets) or frozenset()
             # Besides its API the server may listen for a KV connector's side channel, so each is asked, the usual one first.
-            for port in sorted(ports, key=lambda port: (port != DEFAULT_PORT, port)):
-                if self.answers(url_of(engine, port)):
-                    self._ports[engine.key] = port
-                    break
+            usual_first = sorted(ports, key=lambda port: (port != DEFAULT_PORT, port))
+            search = self._searches[engine.key] = Search(engine.key.pid, usual_first, lambda port: self.answers(url_of(engine, port)))
+            search.start()
         return self._ports.get(engine.key)
 
     def _reach(self, engine: FoundEngine) -> _Elsewhere:

@@ -9,6 +9,7 @@ Attempts run in threads of their own with a deadline each, so that looking throu
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -79,6 +80,32 @@ def is_reached(proc: ProcFs, pid: int, address: Address, port: int) -> bool:
         except OSError:
             return False
     return False
+
+
+class Search:
+    """Looks in a thread of its own for the port on which a server answers: a process may listen on many, and answer on none of them.
+
+    `port` is None until it is found, and stays so when it is not.
+    """
+
+    def __init__(self, pid: int, ports: Sequence[int], accepts: Callable[[int], bool]) -> None:
+        """`ports`: likeliest first; so many as MOST_PORTS are tried."""
+        self._ports = tuple(ports[:MOST_PORTS])
+        self._accepts = accepts
+        self.port: int | None = None
+        self._thread = threading.Thread(target=self._run, name=f"poise-ports-{pid}", daemon=True)
+
+    def start(self) -> None:
+        """Begins; ends at once if no thread can be had."""
+        with contextlib.suppress(RuntimeError):
+            self._thread.start()
+
+    def runs(self) -> bool:
+        """Whether it is still under way."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.port = next((port for port in self._ports if self._accepts(port)), None)
 
 
 class Attempt:

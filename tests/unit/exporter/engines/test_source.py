@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from poise.exporter.access import Access
 from poise.exporter.engine_specs import EngineSpec
 from poise.exporter.engines import source as source_module
 from poise.exporter.engines.page import Limits
+from poise.exporter.engines.reach import MOST_PORTS
 from poise.exporter.engines.source import DISCOVERY, PAGES, EnginesObserved, EngineSource
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.ownership import join
@@ -59,6 +61,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "not reached in time"
         time.sleep(0.02)
+
+
+def scan_until(source: EngineSource, condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    source.scan_once()
+    while not condition():
+        assert time.monotonic() < deadline, "not reached in time"
+        time.sleep(0.01)
+        source.scan_once()
 
 
 def watching(
@@ -153,10 +164,38 @@ def test_the_port_that_only_a_file_sets_is_the_one_that_answers_as_vllm(fake: Fa
         assert source.latest().engines == ()  # no name before the port is known
         fake.sockets([(other.port, "0A", 5), (server.port, "0A", 6)])
         found = watching(sources, fake)
-        found.scan_once()
+        scan_until(found, lambda: found.latest().engines)
         (engine,) = found.latest().engines
         assert engine.identity.engine == f"node-a:{server.port}"
         assert engine.notes == ("--config names a file, which Poise does not read: what only it sets is unknown",)
+
+
+def test_a_process_that_listens_and_never_answers_does_not_hold_the_scan(
+    fake: FakeProc, server: PageServer, sources: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    held = threading.Event()
+    sources.callback(held.set)
+    answers = EngineSource._answers_as_vllm
+
+    def slow(self: EngineSource, url: str) -> bool:
+        asked.append(url)
+        held.wait()
+        return answers(self, url)
+
+    monkeypatch.setattr(EngineSource, "_answers_as_vllm", slow)
+    inodes = tuple(range(1000, 1100))
+    fake.add(100, ["vllm", "serve", "m", "--config", "v.yaml"], inodes=inodes)
+    fake.sockets([(server.port if inode == 1000 else inode + 9000, "0A", inode) for inode in inodes])
+    add_tp2(fake, server.port, pid=200)
+    source = watching(sources, fake)
+    source.scan_once()
+    assert [engine.identity.engine for engine in source.latest().engines] == [f"node-a:{server.port}"]
+    source.scan_once()
+    wait_for(lambda: len(asked) == 1)
+    held.set()
+    wait_for(lambda: not any(thread.name == "poise-ports-100" for thread in threading.enumerate()))
+    assert len(asked) <= MOST_PORTS
 
 
 @pytest.mark.parametrize(
