@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from poise.exporter import procnet
@@ -258,11 +259,12 @@ class ProcFs:
     def _socket_inodes(self, pid: int) -> set[int] | None:
         folder = f"{self._root}/{pid}/fd"
         try:
-            names = os.listdir(folder)
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in islice(entries, DESCRIPTORS_LIMIT)]
         except OSError:
             return None
         inodes = set()
-        for name in names[:DESCRIPTORS_LIMIT]:
+        for name in names:
             try:
                 target = os.readlink(f"{folder}/{name}")
             except OSError:

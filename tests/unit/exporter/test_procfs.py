@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from poise.exporter import procfs
 from poise.exporter.procfs import COMMAND_LINE_LIMIT, ENVIRONMENT, ProcFs
 
 from tests.fake_proc import BOOT_TIME, FakeProc
@@ -138,6 +139,15 @@ def test_listening_ports_join_sockets_and_descriptors(fake: FakeProc) -> None:
     assert proc.listening_ports([1, 2], sockets) == {8000, 8001, 9000}
     assert proc.listening_ports([99], sockets) is None
     assert sockets.established == {8000: 3, 50000: 1}
+
+
+def test_of_a_process_with_very_many_open_files_so_many_are_looked_at(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "DESCRIPTORS_LIMIT", 2)
+    fake.sockets([(8000 + number, "0A", 100 + number) for number in range(5)])
+    fake.add(1, ["x"], inodes=tuple(range(100, 105)))
+    ports = reader(fake).listening_ports([1], reader(fake).sockets())
+    assert ports is not None
+    assert len(ports) == 2
 
 
 def test_rows_of_sockets_that_make_no_sense_are_skipped(fake: FakeProc) -> None:
