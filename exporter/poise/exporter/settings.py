@@ -237,11 +237,14 @@ def content(path: Path, flag: str) -> bytes:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether the file that nobody named is there. One that we may not look at counts as absent, as it does in a folder that we may not enter."""
+    """Whether the file that nobody named is there. One that we may not look at counts as absent, as it does in a folder that we may not enter;
+    one that is no ordinary file, or a link that leads nowhere, is there and wrong: taken for absent it would drop what was configured.
+    """
     try:
-        return path.is_file()
+        path.lstat()
     except OSError:
         return False
+    return True
 
 
 def load(arguments: argparse.Namespace, environment: Mapping[str, str], collectors: Iterable[str]) -> ExporterSettings:

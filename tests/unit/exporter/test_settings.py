@@ -314,6 +314,20 @@ def test_a_configuration_that_is_no_ordinary_file_is_refused_and_not_waited_for(
         assert words in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "nowhere"])
+def test_what_is_called_poise_toml_and_is_no_file_is_not_taken_for_none(folder: Path, kind: str) -> None:
+    path = folder / "poise.toml"
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else folder / "none")
+    with pytest.raises(SettingsError, match=r"^--config=poise\.toml: "):
+        load()
+
+
 def test_a_file_that_nobody_named_and_nobody_may_look_at_is_as_good_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_arguments: object, **_options: object) -> os.stat_result:
         raise PermissionError(13, "Permission denied")
