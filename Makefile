@@ -38,6 +38,7 @@ bench-engine: setup  ## TTFT of a loaded vLLM with and without our polling, into
 
 soak: setup  ## the long runs; results are committed
 	@sh scripts/system_packages.sh test
+	@POISE_PROMQL_EXAMPLES=10000 $(PYTHON) -m pytest -q tests/contract/test_promql.py
 	@$(PYTHON) -m pytest tests/soak -m soak -s
 
 format: setup  ## rewrite sources in the house format

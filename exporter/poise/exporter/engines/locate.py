@@ -14,7 +14,7 @@ from poise.exporter.engines.container import container_cards, pod_of
 from poise.exporter.engines.discovery import FoundEngine
 from poise.exporter.engines.forwards import Forward, forwards
 from poise.exporter.engines.identity import Located
-from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, Search, candidates
+from poise.exporter.engines.reach import MOST_PORTS, Reaching, Search, candidates
 from poise.exporter.engines.roles import Declared, declared
 from poise.exporter.engines.table import ProcessKey
 from poise.exporter.engines.urls import url_at, url_of, why_not_asked
@@ -48,8 +48,7 @@ class _Elsewhere:
     sockets: Sockets
     addresses: tuple[Address, ...] = ()
     forwards: tuple[Forward, ...] = ()  # ports of the node that lead to its addresses
-    reached: Reached = field(default_factory=Reached)
-    attempt: Attempt | None = None
+    reaching: Reaching = field(default_factory=Reaching)
 
 
 @dataclass(slots=True)
@@ -104,8 +103,8 @@ class Locator:
         if environment.reachable:
             return Located(located, self._port(engine, True), True, notes, environment.pod, said=environment.said)
         there = self._reach(engine)
-        address = str(there.reached.address) if there.reached.address is not None else None
-        port = self._port(engine, False) if there.reached.port is None else there.reached.port
+        address = str(there.reaching.reached.address) if there.reaching.reached.address is not None else None
+        port = self._port(engine, False) if there.reaching.reached.port is None else there.reaching.reached.port
         return Located(
             located,
             port,
@@ -115,7 +114,7 @@ class Locator:
             address,
             addresses=frozenset(str(each) for each in there.addresses),
             forwarded=frozenset(each.port for each in there.forwards if each.container_port == port),
-            unreachable=there.reached.why_not,
+            unreachable=there.reaching.reached.why_not,
             said=environment.said,
         )
 
@@ -153,8 +152,7 @@ class Locator:
         """Where a server in another network namespace is reached. What was found stays while its process lives; else it is tried again."""
         new = engine.key not in self._elsewhere  # its addresses decide whether it is a configured engine, so they are read at first sight
         there = self._elsewhere.setdefault(engine.key, _Elsewhere(Sockets({}, {})))
-        if there.attempt is not None and there.attempt.result is not None:
-            there.reached, there.attempt = there.attempt.result, None
+        there.reaching.settle()
         if not (self._fresh or new):
             return there
         there.sockets = self.proc.sockets(engine.key.pid)
@@ -162,19 +160,14 @@ class Locator:
         if new:
             shown = {str(address) for address in there.addresses}
             there.forwards = tuple(each for each in forwards(self.proc) if each.container_address in shown)
-        running = there.attempt is not None and there.attempt.runs()
-        if there.reached.address is not None or running or engine.config.headless or engine.command.unix_socket:
+        if not there.reaching.wants_another or engine.config.headless or engine.command.unix_socket:
             return there
         known = self._port(engine, False)
         ports = [known] if known is not None else sorted(self.proc.listening_ports(engine.listeners, there.sockets) or ())
-        targets = candidates(there.sockets, there.addresses, ports[:MOST_PORTS])
-        if isinstance(targets, str):
-            there.reached, there.attempt = Reached(why_not=targets), None
-            return there
 
         def accepts(address: Address, port: int) -> bool:
             return self.answers(url_at(engine, str(address), port))
 
-        there.attempt = Attempt(self.proc, engine.key.pid, targets, None if known is not None else accepts)
-        there.attempt.start()
+        targets = candidates(there.sockets, there.addresses, ports[:MOST_PORTS])
+        there.reaching.begin(self.proc, engine.key.pid, targets, None if known is not None else accepts)
         return there

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poise.exporter.procfs import ProcFs, Sockets
 from poise.exporter.procnet import Address
@@ -149,3 +149,37 @@ class Attempt:
             why_not=f"it runs in another network namespace, none of whose addresses ({shown}) can be reached from here; "
             "name another with --engine NAME=URL, or run Poise in the node's network"
         )
+
+
+@dataclass(slots=True)
+class Reaching:
+    """How far reaching one server is: what is known, and the attempt under way. For one thread."""
+
+    reached: Reached = field(default_factory=Reached)
+    _attempt: Attempt | None = None
+
+    def settle(self) -> None:
+        """Takes over what an attempt that ended has found."""
+        if self._attempt is not None and self._attempt.result is not None:
+            self.reached, self._attempt = self._attempt.result, None
+
+    @property
+    def wants_another(self) -> bool:
+        """Whether nothing is reached and nothing under way; an attempt that broke off without a result is not."""
+        attempt = self._attempt
+        under_way = attempt is not None and (attempt.runs() or attempt.result is not None)
+        return self.reached.address is None and not under_way
+
+    def begin(
+        self,
+        proc: ProcFs,
+        pid: int,
+        targets: tuple[tuple[Address, int], ...] | str,
+        accepts: Callable[[Address, int], bool] | None = None,
+    ) -> None:
+        """An attempt at what `candidates` gave; where that are words, they are the result."""
+        if isinstance(targets, str):
+            self.reached, self._attempt = Reached(why_not=targets), None
+            return
+        self._attempt = Attempt(proc, pid, targets, accepts)
+        self._attempt.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from poise.exporter.engines.reach import MOST_PORTS, Attempt, Reached, candidates
+from poise.exporter.engines.reach import MOST_PORTS, Reached, Reaching, candidates
 from poise.exporter.engines.table import Process, ProcessKey
 from poise.exporter.procfs import ProcFs
 
@@ -18,8 +18,7 @@ TRY_INTERVAL = 5.0
 
 @dataclass(slots=True)
 class _Trying:
-    reached: Reached = field(default_factory=Reached)
-    attempt: Attempt | None = None
+    reaching: Reaching = field(default_factory=Reaching)
     tried_at: float | None = None
 
 
@@ -38,13 +37,12 @@ class Outside:
     def reach(self, process: Process, clock: float) -> Reached:
         """Where the router of a process is reached as far as that is known now; `clock` in monotonic seconds. Never waits."""
         trying = self._trying.setdefault(process.key, _Trying())
-        if trying.attempt is not None and trying.attempt.result is not None:
-            trying.reached, trying.attempt = trying.attempt.result, None
+        trying.reaching.settle()
         is_due = trying.tried_at is None or clock - trying.tried_at >= TRY_INTERVAL
-        if trying.reached.address is None and trying.attempt is None and is_due:
+        if is_due and trying.reaching.wants_another:
             trying.tried_at = clock
             self._try(process, trying)
-        return trying.reached
+        return trying.reaching.reached
 
     def _try(self, process: Process, trying: _Trying) -> None:
         command = process.router
@@ -52,9 +50,4 @@ class Outside:
         sockets, addresses = self.proc.sockets(process.pid), self.proc.addresses(process.pid)
         known = command.port if command.told else None
         ports = [known] if known is not None else sorted(self.proc.listening_ports((process.pid,), sockets) or ())
-        targets = candidates(sockets, addresses, ports[:MOST_PORTS])
-        if isinstance(targets, str):
-            trying.reached = Reached(why_not=targets)
-            return
-        trying.attempt = Attempt(self.proc, process.pid, targets)
-        trying.attempt.start()
+        trying.reaching.begin(self.proc, process.pid, candidates(sockets, addresses, ports[:MOST_PORTS]))

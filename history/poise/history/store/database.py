@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from poise.history.promql.labels import Labels, labels
 from poise.history.store.chunks import DamagedChunk, decode_chunk, encode_chunk
 from poise.history.store.tables import SCHEMA, ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, func, insert, select, text, update
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, func, insert, select, text, update
 from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
 
 logger = logging.getLogger(__name__)
@@ -29,9 +29,7 @@ _BUSY_SECONDS = 5.0
 #: Series that one statement names; SQLite takes 32,766 parameters.
 _BATCH = 500
 
-_series = cast(Table, SeriesRow.__table__)  # type: ignore[attr-defined]  # SQLModel's tables have no types
-_chunk = cast(Table, ChunkRow.__table__)  # type: ignore[attr-defined]
-_tick = cast(Table, TickRow.__table__)  # type: ignore[attr-defined]
+_series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
 
 
 class StoreError(Exception):
