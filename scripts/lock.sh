@@ -6,7 +6,7 @@ fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 .venv/bin/python -m venv "$fresh/venv"
 "$fresh/venv/bin/pip" install --quiet --upgrade 'pip>=25.1'
-"$fresh/venv/bin/pip" install --quiet --editable '.[dashboard]' --group dev
+"$fresh/venv/bin/pip" install --quiet --editable '.[dashboard,testbed]' --group dev
 {
     echo "# Made by \`make lock\` from pyproject.toml; do not edit."
     "$fresh/venv/bin/pip" freeze --exclude-editable | grep -viE '^(pip|setuptools)=='
