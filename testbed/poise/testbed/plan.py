@@ -31,6 +31,12 @@ class EnginePlan:
     role: EngineRole = "mixed"
     kv_connector: str | None = None
     side_channel_port: int | None = None
+    pipeline_parallel_size: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the server needs, and how many workers it has: a rank each."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def url(self) -> str:
@@ -57,7 +63,10 @@ class RouterPlan:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
-    """`build` says whether there are GPUs ("gpu") or simulated cards ("cpu"); `simulated_cards` is 0 with GPUs."""
+    """`build` says whether there are GPUs ("gpu") or simulated cards ("cpu"); `simulated_cards` is 0 with GPUs.
+
+    `engines` is what runs now, `healthy` what was brought up: a fault changes the one, undoing it goes by the other.
+    """
 
     shape: str
     build: Build
@@ -69,6 +78,11 @@ class DeploymentPlan:
     exporter_port: int | None
     fault: str | None = None
     router: RouterPlan | None = None
+    healthy: tuple[EnginePlan, ...] = ()  # filled from `engines` where it is not given
+
+    def __post_init__(self) -> None:
+        if not self.healthy:
+            object.__setattr__(self, "healthy", self.engines)
 
     @property
     def url(self) -> str:
@@ -104,9 +118,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _parse(value: Mapping[str, object]) -> DeploymentPlan:
-    engines, build = value["engines"], value["build"]
-    if not isinstance(engines, list) or build not in ("cpu", "gpu"):
-        raise ValueError("engines or build")
+    engines, healthy, build = value["engines"], value["healthy"], value["build"]
+    if not isinstance(engines, list) or not isinstance(healthy, list) or build not in ("cpu", "gpu"):
+        raise ValueError("engines, healthy or build")
     known: Build = "cpu" if build == "cpu" else "gpu"
     exporter, fault = value["exporter_port"], value["fault"]
     return DeploymentPlan(
@@ -120,6 +134,7 @@ def _parse(value: Mapping[str, object]) -> DeploymentPlan:
         exporter_port=exporter if isinstance(exporter, int) else None,
         fault=fault if isinstance(fault, str) else None,
         router=_router(value["router"]),
+        healthy=tuple(_engine(engine) for engine in healthy),
     )
 
 
@@ -137,6 +152,7 @@ def _engine(value: Mapping[str, object]) -> EnginePlan:
         role="prefill" if role == "prefill" else "decode" if role == "decode" else "mixed",
         kv_connector=connector if isinstance(connector, str) else None,
         side_channel_port=side_channel if isinstance(side_channel, int) else None,
+        pipeline_parallel_size=_number(value, "pipeline_parallel_size"),
     )
 
 

@@ -33,10 +33,21 @@ SPLIT = replace(
 )
 
 
-@pytest.mark.parametrize("written", [PLAN, SPLIT], ids=["tp", "pd"])
+#: Under the fault one-card: what runs is not what was brought up.
+BROKEN = replace(PLAN, engines=(replace(PLAN.engines[0], tensor_parallel_size=1), PLAN.engines[1]))
+STAGES = replace(PLAN, engines=(replace(PLAN.engines[0], pipeline_parallel_size=2),), healthy=())
+
+
+@pytest.mark.parametrize("written", [PLAN, SPLIT, BROKEN, STAGES], ids=["tp", "pd", "under a fault", "pp"])
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path, written: DeploymentPlan) -> None:
     plan.write(tmp_path / "deployment.json", written)
     assert plan.read(tmp_path / "deployment.json") == written
+
+
+def test_what_was_brought_up_is_kept_while_a_fault_changes_what_runs() -> None:
+    assert PLAN.healthy == PLAN.engines
+    assert BROKEN.healthy == PLAN.engines != BROKEN.engines
+    assert STAGES.healthy[0].gpus == 4
 
 
 def test_requests_go_to_the_router_and_without_one_to_the_first_server() -> None:
