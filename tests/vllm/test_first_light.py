@@ -150,7 +150,7 @@ def test_healthy_pair_under_load_is_busy_on_both_cards_and_joined_by_pid_rank_an
 def change(scene: Scene, fault: faults.Fault, action: Callable[[], object]) -> None:
     """Put a fault on or take it back. A server is restarted without load: the seconds to a line count from a server that has answered and
     clients that ask it, not from clients that wait before they try a dead one again."""
-    if fault.kind == "engine":
+    if fault.restarts:
         scene.load_off()
         action()
         scene.load_on()

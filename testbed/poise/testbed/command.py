@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, ports, shapes, status, teardown
+from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, status, teardown
 from poise.testbed.arguments import DEFAULT_LOAD_SECONDS, add_arguments
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
+from poise.testbed.faults import listing
 from poise.testbed.paths import StateLayout
 from poise.testbed.planning import STEP_INSTALL, Request, step_names
 from poise.testbed.progress import FileSink, Progress, Sink, TerminalSink
@@ -153,9 +154,13 @@ async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> No
 
 
 def _fault(arguments: argparse.Namespace) -> int:
+    if arguments.json and not arguments.list:
+        raise TestbedError("--json goes with --list")
     if arguments.list:
-        for fault in faults.FAULTS:
-            print(f"{fault.name:<12} {fault.what}\n{'':<12} {fault.expected}")
+        layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
+        current = plan.read(layout.plan) if layout.plan.exists() else None
+        table = faults.FAULTS
+        print(json.dumps(listing.as_dict(table, current), indent=1) if arguments.json else listing.text(table, current))
         return 0
     deployment = Deployment.open(paths.state_directory(os.environ, arguments.state_dir))
     if arguments.undo:

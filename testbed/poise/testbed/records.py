@@ -16,10 +16,11 @@ from poise.testbed import processes
 from poise.testbed.files import read_json_object, write_json
 from poise.testbed.processes import ProcessIdentity, ProcessStat
 
-Role = Literal["engine", "router", "exporter", "mirror", "dashboard", "load", "keeper"]
+Role = Literal["engine", "router", "exporter", "mirror", "dashboard", "load", "fault", "keeper"]
 
-# Ended in this order: first those who watch an engine (else they would report its end), last the keeper.
-END_ORDER: tuple[Role, ...] = ("load", "dashboard", "exporter", "router", "engine", "mirror", "keeper")
+# Ended in this order: first what breaks things on purpose, then those who watch an engine (else they would report its end), last
+# the keeper.
+END_ORDER: tuple[Role, ...] = ("fault", "load", "dashboard", "exporter", "router", "engine", "mirror", "keeper")
 
 
 @dataclass(frozen=True, slots=True)

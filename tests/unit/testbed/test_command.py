@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -94,11 +95,32 @@ def test_down_says_what_it_ended_and_a_second_time_that_there_was_nothing(capsys
     assert capsys.readouterr().out == f"nothing was running in {layout.root}\n"
 
 
-def test_the_list_of_faults_names_each_with_its_alerts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("fault", "--list") == 0
+def test_the_list_of_faults_names_each_with_what_it_should_raise_and_why_it_cannot_be_had_here(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run("fault", "--list", "--state-dir", str(tmp_path / "state")) == 0
     text = capsys.readouterr().out
-    assert "kill-rank    the worker of the last rank is killed (SIGKILL)\n             should raise EngineDown\n" in text
-    assert "live\n             no alert is made for it\n" in text
+    assert "  kill-rank         the worker of the last rank is killed (SIGKILL)\n" in text
+    assert "alerts: EngineDown\n" in text
+    assert "not here" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    layout = layout_in(tmp_path)
+    plan.write(layout.plan, PLAN)
+    assert run("fault", "--list", "--state-dir", str(layout.root)) == 0
+    assert "not here: kill-router needs a deployment of prefill and decode" in capsys.readouterr().out
+
+
+def test_the_list_of_faults_for_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    plan.write(layout.plan, replace(PLAN, fault="kill-rank"))
+    assert run("fault", "--list", "--json", "--state-dir", str(layout.root)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["shape"], told["in_force"]) == ("tp", "kill-rank")
+    refusals = {fault["name"]: fault["refusal"] for fault in told["faults"]}
+    assert refusals["kill-rank"] is None
+    assert "shape tp is none" in refusals["kill-decode"]
+    assert run("fault", "--undo", "--json", "--state-dir", str(layout.root)) == 1
+    assert "--json goes with --list" in capsys.readouterr().err
 
 
 def test_a_secret_argument_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

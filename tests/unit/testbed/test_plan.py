@@ -30,6 +30,7 @@ SPLIT = replace(
     ),
     fault=None,
     router=RouterPlan("router", "vllm-router", 8000, 29000),
+    healthy=(),
 )
 
 

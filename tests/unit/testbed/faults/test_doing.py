@@ -1,8 +1,9 @@
-"""The table of faults, and the refusals that need no running server."""
+"""Putting faults on and taking them back, as far as no running server is needed."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from poise.testbed import faults, plan, teardown
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
+from poise.testbed.faults import settings
+from poise.testbed.faults.cards import last_card
 from poise.testbed.plan import EnginePlan
 from poise.testbed.progress import Progress
 from poise.testbed.records import Role
@@ -18,14 +21,13 @@ from tests.unit.testbed.deployments import layout_in, ours, start, start_family
 from tests.unit.testbed.test_plan import PLAN, SPLIT
 from tests.waiting import wait_until
 
-RULES = Path("alerts/poise/alerts/rules")
 HEALTHY = EnginePlan("server", 8000, 2, None, ())
 
 
 def deployment(folder: Path, **changes: object) -> Deployment:
     layout = layout_in(folder)
-    wanted = replace(PLAN, engines=(HEALTHY,), fault=None)
-    plan.write(layout.plan, replace(wanted, **changes))  # type: ignore[arg-type]  # each test gives fields of it
+    wanted = replace(PLAN, engines=(HEALTHY,), healthy=(), fault=None)
+    plan.write(layout.plan, replace(wanted, **{"healthy": (), **changes}))  # type: ignore[arg-type]  # each test gives fields of it
     return Deployment(layout, os.environ)
 
 
@@ -33,34 +35,19 @@ def apply(target: Deployment, name: str) -> None:
     faults.apply(target, faults.find(name), Progress("x", [], [], lambda: 0.0))
 
 
-def test_every_fault_names_rules_that_exist() -> None:
-    text = "\n".join(path.read_text() for path in RULES.glob("*.yml"))
-    for fault in faults.FAULTS:
-        for alert in fault.alerts:
-            assert f"alert: {alert}\n" in text, f"{fault.name}: {alert}"
-
-
-def test_the_faults_of_the_issue_are_all_there() -> None:
-    assert [fault.name for fault in faults.FAULTS] == [
-        "one-visible",
-        "one-card",
-        "kill-rank",
-        "rank-gone",
-        "slow-clock",
-        "link-down",
-        "card-lost",
-        "kill-prefill",
-        "kill-decode",
-        "kill-router",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("visible", "name", "after"),
-    [(None, "one-visible", "0"), ("2,3", "one-visible", "2"), (None, "one-card", None), ("2,3", "one-card", "2,3")],
+    ("change", "visible", "after"),
+    [
+        (settings.one_visible, None, "0"),
+        (settings.one_visible, "2,3", "2"),
+        (settings.one_card, None, None),
+        (settings.one_card, "2,3", "2,3"),
+    ],
 )
-def test_what_an_engine_is_started_with_under_a_fault(visible: str | None, name: str, after: str | None) -> None:
-    changed = faults.changed_engine(replace(HEALTHY, cuda_visible_devices=visible), faults.find(name))
+def test_what_an_engine_is_started_with_under_a_fault(
+    change: Callable[[EnginePlan], EnginePlan], visible: str | None, after: str | None
+) -> None:
+    changed = change(replace(HEALTHY, cuda_visible_devices=visible))
     assert (changed.tensor_parallel_size, changed.cuda_visible_devices, changed.port) == (1, after, 8000)
 
 
@@ -76,13 +63,13 @@ def test_a_second_fault_is_refused(tmp_path: Path) -> None:
 
 def test_a_fault_of_two_ranks_is_refused_on_one(tmp_path: Path) -> None:
     target = deployment(tmp_path, engines=(replace(HEALTHY, tensor_parallel_size=1),))
-    with pytest.raises(TestbedError, match="one-visible needs an engine with tensor-parallel size 2 or more and shape tp has none"):
+    with pytest.raises(TestbedError, match="one-visible needs an engine with 2 ranks or more and shape tp has none"):
         apply(target, "one-visible")
 
 
 @pytest.mark.parametrize("name", ["kill-prefill", "kill-decode", "kill-router"])
 def test_a_fault_of_prefill_and_decode_is_refused_where_they_are_one(tmp_path: Path, name: str) -> None:
-    with pytest.raises(TestbedError, match=f"{name} needs a deployment of prefill and decode and shape tp is none: use shape pd or hybrid"):
+    with pytest.raises(TestbedError, match=f"{name} needs a deployment of prefill and decode and shape tp is none: use one with a router"):
         apply(deployment(tmp_path), name)
 
 
@@ -100,10 +87,10 @@ def test_the_part_that_a_fault_names_is_killed_whole_and_its_record_stays(tmp_pa
 
 def test_a_fault_of_a_card_is_on_the_card_of_the_last_rank_that_the_engine_has() -> None:
     prefill = replace(HEALTHY, cuda_visible_devices="0,1")
-    assert faults.last_card(HEALTHY, 3) == 1
-    assert faults.last_card(prefill, 3) == 1
-    assert faults.last_card(replace(prefill, cuda_visible_devices="2,0"), 3) == 0
-    assert faults.last_card(replace(prefill, cuda_visible_devices="2"), 3) is None
+    assert last_card(HEALTHY, 3) == 1
+    assert last_card(prefill, 3) == 1
+    assert last_card(replace(prefill, cuda_visible_devices="2,0"), 3) == 0
+    assert last_card(replace(prefill, cuda_visible_devices="2"), 3) is None
 
 
 def test_a_fault_of_a_card_is_refused_on_real_ones(tmp_path: Path) -> None:
