@@ -1,6 +1,6 @@
-"""`poise alerts check` and `poise alerts rules`: the edge where rule files, arguments and output meet.
+"""`poise alerts check`, `rules` and `thresholds`: the edge where rule files, arguments and output meet.
 
-What is right or wrong is decided in `check.py`, what a copy looks like in `scale.py`.
+What is right or wrong is decided in `check.py`, what a copy looks like in `scale.py` and `thresholds.py`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.alerts import promtool, runbooks, shipped
+from poise.alerts import promtool, runbooks, shipped, thresholds
 from poise.alerts.check import Problem, check_files
 from poise.alerts.durations import format_duration
 from poise.alerts.rules import RuleError, RuleFile, load, render
 from poise.alerts.scale import HEADER, rebase, scale_file, without
+from poise.alerts.thresholds import ThresholdError
 
 #: Exit codes: nothing to mend, something to mend, could not look.
 FINE, PROBLEMS, COULD_NOT = 0, 1, 2
@@ -50,6 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rules.add_argument("--dashboard-base", metavar="URL", help="where the dashboard is, in place of http://localhost:9748")
     rules.add_argument("--without", action="append", default=[], metavar="ALERT", help="leave this alert out (repeatable)")
+    rules.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="change a threshold, as in EngineQueueTimeHigh.seconds=10 or EngineDown.for=5m (repeatable)",
+    )
+    rules.add_argument("--thresholds", type=Path, metavar="FILE", help="change the thresholds that this TOML file names; --set comes after")
+
+    actions.add_parser(
+        "thresholds",
+        help="list the numbers that decide in the rules",
+        description="Lists every threshold with its value, unit and meaning. Besides them, ALERT.for and ALERT.keep_firing_for of every alert "
+        "can be changed with `poise alerts rules --set NAME=VALUE --output DIR`.",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.action == "check":
             return _check(arguments.files, arguments.allow_other_series)
+        if arguments.action == "thresholds":
+            return _thresholds()
         return _rules(arguments)
     except CommandError as error:
         print(f"poise: {error}", file=sys.stderr)
@@ -72,6 +91,7 @@ def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
     problems += check_files(files, beside=beside, allow_other_series=allow_other_series)
     if ours:
         problems += _orphaned_runbooks(files)
+        problems += [Problem("thresholds", message) for message in thresholds.disagreements(files)]
     for problem in problems:
         print(problem)
     opinion = promtool.check_rules(paths)
@@ -122,30 +142,51 @@ def _rules(arguments: argparse.Namespace) -> int:
     for name in arguments.without:
         if name not in alerts:
             raise CommandError(f"--without {name}: there is no such alert; there are {', '.join(alerts)}")
-    texts = {path.name: _text(path, file, arguments) for path, file in files.items()}
+    changed = _changed(list(files.values()), arguments)
+    texts = {path.name: _text(path, file, copy, arguments) for (path, file), copy in zip(files.items(), changed, strict=True)}
     if arguments.output is not None:
         _write(arguments.output, texts)
     elif arguments.print_files:
         print("\n".join(f"# {name}\n{text}" for name, text in texts.items()), end="")
     else:
-        print(_listing([_changed(file, arguments) for file in files.values()]))
+        print(_listing(changed))
     return FINE
 
 
-def _changed(file: RuleFile, arguments: argparse.Namespace) -> RuleFile:
-    file = without(file, arguments.without)
-    file = rebase(file, runbooks=arguments.runbook_base, dashboard=arguments.dashboard_base)
-    if arguments.scale is None:
-        return file
+def _changed(files: Sequence[RuleFile], arguments: argparse.Namespace) -> list[RuleFile]:
+    """The files as asked for. Thresholds come first: scaling writes expressions anew, without the marks."""
     try:
-        return scale_file(file, arguments.scale)
+        files = thresholds.change(files, _settings(arguments))
+    except ThresholdError as error:
+        raise CommandError(str(error)) from None
+    files = [
+        rebase(without(file, arguments.without), runbooks=arguments.runbook_base, dashboard=arguments.dashboard_base) for file in files
+    ]
+    if arguments.scale is None:
+        return files
+    try:
+        return [scale_file(file, arguments.scale) for file in files]
     except ValueError as error:
         raise CommandError(f"--scale: {error}") from None
 
 
-def _text(path: Path, file: RuleFile, arguments: argparse.Namespace) -> str:
+def _settings(arguments: argparse.Namespace) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    if arguments.thresholds is not None:
+        try:
+            wanted = thresholds.read_settings(arguments.thresholds)
+        except OSError as error:
+            raise CommandError(f"cannot read {arguments.thresholds}: {error.strerror}") from None
+    for word in arguments.settings:
+        name, sign, value = word.partition("=")
+        if not sign:
+            raise CommandError(f"--set {word}: write NAME=VALUE, as in EngineQueueTimeHigh.seconds=10")
+        wanted[name] = value
+    return wanted
+
+
+def _text(path: Path, file: RuleFile, changed: RuleFile, arguments: argparse.Namespace) -> str:
     """The file as it is, with its comments, when nothing is to be changed in it."""
-    changed = _changed(file, arguments)
     if changed == file:
         return path.read_text(encoding="utf-8")
     scaled = f"\nEvery time in it is multiplied by {arguments.scale:g}." if arguments.scale is not None else ""
@@ -172,3 +213,13 @@ def _listing(files: Sequence[RuleFile]) -> str:
     lines = ["  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])) for row in rows]
     recorded = [rule.name for file in files for rule in file.rules if not rule.alert]
     return "\n".join([*lines, "", "RECORDED", *recorded])
+
+
+# -------------------------------------------------------------------------------------------------------------- thresholds
+def _thresholds() -> int:
+    rows = [("THRESHOLD", "VALUE", "UNIT", "MEANING")]
+    rows += [(one.name, thresholds.written(one.value), one.unit, one.meaning) for one in thresholds.shipped_thresholds().values()]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])))
+    return FINE

@@ -13,6 +13,7 @@ from poise.alerts.durations import format_duration
 from poise.alerts.rules import Rule, RuleFile, load
 from poise.alerts.runbooks import SECTIONS
 from poise.alerts.scale import DEFAULT_BASE
+from poise.alerts.thresholds import shipped_thresholds, written
 
 INTRO = f"""\
 # Alerts
@@ -69,7 +70,7 @@ def page() -> str:
     sections = "".join(_section(name, [rule for rule in alerts if rule.name == name]) for name in names)
     return (
         f"{INTRO}\n## The alerts\n\n| alert | severity | component | waits | kept firing for |\n| - | - | - | - | - |\n{table}{sections}"
-        f"\n{_recording(files)}"
+        f"\n{_thresholds()}\n{_recording(files)}"
     )
 
 
@@ -93,6 +94,39 @@ def _section(name: str, rules: Sequence[Rule]) -> str:
     body = "".join(f"\n#### {title}\n\n{runbook.sections[title]}\n" for title in SECTIONS)
     expressions = "".join(f"\n```promql\n{rule.expr}\n```\n" for rule in rules)
     return f"\n### {name}\n{body}\n#### Expression\n{expressions}"
+
+
+THRESHOLDS = """\
+## Thresholds
+
+The numbers that decide, each with its source; *heuristic* means that nobody has published one. Each stands in the rule files at the line that
+ends in its name. Besides these, the durations of every alert can be changed as `ALERT.for` and `ALERT.keep_firing_for`.
+
+```sh
+poise alerts rules --output DIR --set EngineQueueTimeHigh.seconds=10 --set EngineDown.for=5m
+poise alerts rules --output DIR --thresholds mine.toml
+```
+
+```toml
+# mine.toml
+[EngineQueueTimeHigh]
+seconds = 10
+for = "5m"
+```
+
+A changed alert says in its annotation `changed` what was changed, because its texts speak of the numbers below. Where one engine needs a number
+of its own, leave the alert out (`--without ALERT`) and load two rules of your own beside the files.
+
+| threshold | value | unit | meaning | source |
+| - | -: | - | - | - |
+"""
+
+
+def _thresholds() -> str:
+    rows = (
+        f"| `{one.name}` | {written(one.value)} | {one.unit} | {one.meaning} | {one.source} |\n" for one in shipped_thresholds().values()
+    )
+    return THRESHOLDS + "".join(rows)
 
 
 def _recording(files: Sequence[RuleFile]) -> str:

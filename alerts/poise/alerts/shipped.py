@@ -1,4 +1,4 @@
-"""Where the rule files, their promtool tests, the runbooks and the Alertmanager configuration lie that come with Poise.
+"""Where the rule files, their thresholds and promtool tests, the runbooks and the Alertmanager configuration lie that come with Poise.
 
 They are package data: a wheel has them beside this file. This file opens none of them.
 """
@@ -20,3 +20,8 @@ def rule_files() -> tuple[Path, ...]:
 def rule_test_files() -> tuple[Path, ...]:
     """The promtool tests, in order of their names."""
     return tuple(sorted((FOLDER / "rule_tests").glob("*.yml")))
+
+
+def threshold_files() -> tuple[Path, ...]:
+    """The declarations of the numbers in the rules, one file for each file of rules that has any, in order of their names."""
+    return tuple(sorted((FOLDER / "thresholds").glob("*.toml")))

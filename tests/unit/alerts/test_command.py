@@ -89,6 +89,19 @@ def test_a_changed_copy_says_that_it_is_one(tmp_path: Path) -> None:
     assert {rule.annotations["runbook_url"] for rule in alerts} >= {"https://r.example/GPULost"}
 
 
+def test_thresholds_are_listed_and_changed_from_the_command_line_and_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("thresholds") == 0
+    assert any(line.split()[:2] == ["EngineDown.loading_seconds", "1200"] for line in capsys.readouterr().out.splitlines())
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[EngineDown]\nloading_seconds = 60\nfor = "1m"\n')
+    assert run("rules", "--output", tmp_path / "rules", "--thresholds", mine, "--set", "EngineDown.for=5m") == 0
+    rules = [rule for rule in load(tmp_path / "rules" / "engine.yml").alerts if rule.name == "EngineDown"]
+    assert {rule.wait for rule in rules} == {300.0}
+    assert all("< 60  # EngineDown.loading_seconds" in rule.expr for rule in rules)
+
+
 def test_print_shows_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("rules", "--print") == 0
     assert "# recording.yml\n# Recording rules: the joined picture" in capsys.readouterr().out
@@ -99,6 +112,9 @@ def test_print_shows_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--scale", "3"), "poise: --scale: the factor must be above 0 and at most 1, not 3\n"),
         (("--without", "GPUGone"), "poise: --without GPUGone: there is no such alert; there are EngineDown"),
+        (("--set", "GPULost=3"), "poise: GPULost: there is no such threshold"),
+        (("--set", "GPULost.for"), "poise: --set GPULost.for: write NAME=VALUE"),
+        (("--thresholds", "/none.toml"), "poise: cannot read /none.toml: No such file or directory\n"),
         (("--output", "/dev/null/x"), "poise: cannot write to /dev/null/x: Not a directory\n"),
     ],
 )
