@@ -47,7 +47,8 @@ class SettingsError(Exception):
 class ExporterSettings:
     """Everything that can be set, with its defaults. Intervals in seconds.
 
-    `collectors` holds only what the user switched; `web_config_file` is empty for plain HTTP that asks nobody who he is.
+    `collectors` holds only what the user switched; `web_config_file` is empty for plain HTTP that asks nobody who he is, `interconnect_file`
+    for the place where `poise testbed interconnect` of the same user puts it.
     """
 
     listen: str = DEFAULT_LISTEN
@@ -60,6 +61,7 @@ class ExporterSettings:
     collectors: Mapping[str, bool] = field(default_factory=dict)
     disable_default_collectors: bool = False
     web_config_file: str = ""
+    interconnect_file: str = ""
     log_level: str = "info"
     log_format: str = "text"
 
@@ -93,6 +95,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "collectors": _collectors,
     "disable_default_collectors": setting_values.boolean,
     "web_config_file": setting_values.path,
+    "interconnect_file": setting_values.path,
     "log_level": setting_values.one_of(LOG_LEVELS),
     "log_format": setting_values.one_of(LOG_FORMATS),
 }
@@ -115,10 +118,10 @@ _SECRET = re.compile(
 
 # ------------------------------------------------------------------------------------------------------------------- layers
 def _fail(place: str, value: object, problem: object) -> NoReturn:
-    raise SettingsError(f"{place}={_shown(value)}: {problem}")
+    raise SettingsError(f"{place}={shown(value)}: {problem}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as an error shows it: short, without what stands before an @, which may be a password (with any character in it), and without
     what stands behind a word for a secret.
     """
@@ -131,7 +134,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
 
@@ -145,7 +148,7 @@ def from_table(base: ExporterSettings, table: Mapping[str, object], source: str)
     changes: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _PARSERS:
-            raise SettingsError(f"{source}: unknown key {key!r} in [exporter]; {_nearest(key, _PARSERS)}")
+            raise SettingsError(f"{source}: unknown key {key!r} in [exporter]; {nearest(key, _PARSERS)}")
         try:
             changes[key] = _PARSERS[key](value)
         except ValueError as error:
@@ -169,7 +172,7 @@ def from_environment(base: ExporterSettings, environment: Mapping[str, str]) -> 
             continue
         if key not in _PARSERS:
             raise SettingsError(
-                f"unknown environment variable {name}; {_nearest(name, (ENVIRONMENT_PREFIX + known.upper() for known in _PARSERS))}"
+                f"unknown environment variable {name}; {nearest(name, (ENVIRONMENT_PREFIX + known.upper() for known in _PARSERS))}"
             )
         try:
             changes[key] = _PARSERS[key](environment[name])
@@ -203,25 +206,41 @@ def _merged(base: ExporterSettings, changes: dict[str, Any]) -> ExporterSettings
     return replace(base, **changes)
 
 
-def read_file(path: Path) -> dict[str, object]:
-    """The table ``[exporter]`` of a configuration file; empty when it has none. Other tables belong to other components.
+def read_document(path: Path) -> dict[str, object]:
+    """The whole of a configuration file.
 
     Raises:
         SettingsError: the file cannot be read or is no TOML.
     """
     try:
-        document = tomllib.loads(content(path, "--config").decode())
+        return tomllib.loads(content(path, "--config").decode())
     except OSError as error:
         raise SettingsError(f"--config={path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # besides TOMLDecodeError and UnicodeDecodeError a number of too many digits
         raise SettingsError(f"{path} is not TOML: {error}") from None
-    for name in document:
-        if name != "exporter" and difflib.SequenceMatcher(None, name, "exporter").ratio() > 0.8:
-            raise SettingsError(f"{path}: unknown table [{name}]; did you mean [exporter]?")
-    table = document.get("exporter", {})
+
+
+def read_file(path: Path, name: str = "exporter") -> dict[str, object]:
+    """The table ``[exporter]`` (or another) of a configuration file; empty when it has none. Other tables belong to other components.
+
+    Raises:
+        SettingsError: the file cannot be read or is no TOML, or a table has nearly this name.
+    """
+    document = read_document(path)
+    for found in document:
+        if found != name and difflib.SequenceMatcher(None, found, name).ratio() > 0.8:
+            raise SettingsError(f"{path}: unknown table [{found}]; did you mean [{name}]?")
+    table = document.get(name, {})
     if not isinstance(table, dict):
-        raise SettingsError(f"{path}: exporter must be a table, [exporter]")
+        raise SettingsError(f"{path}: {name} must be a table, [{name}]")
     return table
+
+
+def file_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Path | None:
+    """The configuration file in force: `--config`, else ``POISE_CONFIG``, else ``poise.toml`` here if there is one."""
+    named = getattr(arguments, "config", None) or environment.get("POISE_CONFIG")
+    path = Path(named or "poise.toml")
+    return path if named or _is_there(path) else None
 
 
 def content(path: Path, flag: str) -> bytes:
@@ -254,20 +273,20 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
         SettingsError: anything wrong in file, environment or flags.
     """
     settings = ExporterSettings()
-    named = getattr(arguments, "config", None) or environment.get("POISE_CONFIG")
-    path = Path(named or "poise.toml")
-    if named or _is_there(path):
+    path = file_of(arguments, environment)
+    if path is not None:
         settings = from_table(settings, read_file(path), str(path))
         # A file that a file names is looked for beside it; one that a flag or a variable names, in the working directory.
         engines = tuple(replace(engine, access=engine.access.beside(path.parent)) for engine in settings.engines)
         settings = replace(settings, engines=engines)
-        if settings.web_config_file:
-            settings = replace(settings, web_config_file=str(path.parent / settings.web_config_file))
+        for key in ("web_config_file", "interconnect_file"):
+            if named_file := getattr(settings, key):
+                settings = replace(settings, **{key: str(path.parent / named_file)})
     settings = from_flags(from_environment(settings, environment), arguments)
     known = tuple(collectors)
     for name in settings.collectors:
         if name not in known:
-            raise SettingsError(f"unknown collector {name!r}; {_nearest(name, known)}")
+            raise SettingsError(f"unknown collector {name!r}; {nearest(name, known)}")
     for flag, what, names in (
         ("--engine", "engines", [engine.name for engine in settings.engines]),
         ("--router", "routers", [router.name for router in settings.routers]),

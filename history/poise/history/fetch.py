@@ -1,7 +1,8 @@
-"""One bounded HTTP GET: a deadline for the whole answer and a limit on its size, whatever the other side does.
+"""One bounded HTTP exchange: a deadline for the whole answer and a limit on its size, whatever the other side does.
 
-Owns URL, socket and HTTP/1.1. Knows nothing of what is fetched. Plain asyncio with h11, so that a call can be cancelled at once: a
-target that never answers must not hold up the shutdown of the process.
+Owns URL, socket, TLS and HTTP/1.1. Knows nothing of what is fetched. Plain asyncio with h11, so that a call can be cancelled at once: a
+target that never answers must not hold up the shutdown of the process. Redirects are not followed, so that no secret goes to another host
+than the one it is for.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import h11
+from poise.exporter.access import PLAIN
+from poise.exporter.engines.credentials import BROKE_OFF, AccessError, Credentials, tls_problem
+from poise.exporter.unpacking import ENCODINGS, UnpackError, unpacked
 
 _CHUNK_BYTES = 65_536
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -72,63 +77,127 @@ def address(url: str) -> Address:
     return Address(parts.scheme, parts.hostname, port, f"{path}?{parts.query}" if parts.query else path)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent besides the headers that every request has. `compressed`: whether the answer may come compressed."""
+
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    compressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of any status; the body is unpacked."""
+
+    status: int
+    body: bytes
+
+
 async def fetch(url: str, *, timeout: float, limit: int, accept: str = "*/*") -> bytes:
     """The body of a 200 answer. `timeout` in seconds covers everything from connect to the last byte, `limit` is in bytes of body.
 
     Redirects are not followed. Raises FetchError; ValueError for a URL that is none.
     """
-    where = address(url)
-    try:
-        async with asyncio.timeout(timeout):
-            return await _get(where, limit, accept)
-    except TimeoutError:
-        raise FetchError(f"no complete answer within {timeout:g} s") from None
-    except ConnectionRefusedError:
-        raise FetchError("connection refused: nothing listens there", refused=True) from None
-    except h11.RemoteProtocolError as error:
-        raise FetchError(f"the answer is not HTTP ({error})") from None
-    except (UnicodeError, h11.LocalProtocolError) as error:
-        raise FetchError(f"the URL cannot be asked for ({error})") from None
-    except OSError as error:
-        raise FetchError(f"cannot connect: {error.strerror or error}") from None
+    return await Fetcher().body(url, Request(headers={"Accept": accept}), timeout=timeout, limit=limit)
 
 
-async def _get(where: Address, limit: int, accept: str) -> bytes:
-    context = ssl.create_default_context() if where.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(where.host, where.port, ssl=context)
-    try:
-        connection = h11.Connection(h11.CLIENT)
-        headers = [
-            ("Host", where.authority),
-            ("Accept", accept),
-            ("Accept-Encoding", "identity"),
-            ("User-Agent", "poise"),
-            ("Connection", "close"),
-        ]
-        request = connection.send(h11.Request(method="GET", target=where.path, headers=headers))
-        writer.write((request or b"") + (connection.send(h11.EndOfMessage()) or b""))
-        await writer.drain()
-        return await _body(connection, reader, limit)
-    finally:
-        # abort, not close: closing waits for a peer that may never read.
-        writer.transport.abort()
+class Fetcher:
+    """Fetches with the credentials of one server; without any as `fetch` does."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self._credentials = credentials or Credentials(PLAIN)
+
+    async def __call__(self, url: str, *, timeout: float, limit: int, accept: str = "*/*", compressed: bool = False) -> bytes:
+        """As `fetch`; `compressed` asks for a compressed answer, which `limit` counts unpacked."""
+        return await self.body(url, Request(headers={"Accept": accept}, compressed=compressed), timeout=timeout, limit=limit)
+
+    async def body(self, url: str, request: Request, *, timeout: float, limit: int) -> bytes:
+        """The body of a 200 answer. Raises FetchError; ValueError for a URL that is none."""
+        answer = await self.exchange(url, request, timeout=timeout, limit=limit, only_success=True)
+        return answer.body
+
+    async def exchange(self, url: str, request: Request, *, timeout: float, limit: int, only_success: bool = False) -> Answer:
+        """One request and its answer, whatever its status; with `only_success` any but 200 raises before its body is read.
+
+        Raises:
+            FetchError: no connection, no whole answer in time, larger than the limit, no HTTP, or credentials that cannot be used.
+            ValueError: the URL is none.
+        """
+        where = address(url)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange(where, request, limit, only_success)
+        except TimeoutError:
+            raise FetchError(f"no complete answer within {timeout:g} s") from None
+        except ConnectionRefusedError:
+            raise FetchError("connection refused: nothing listens there", refused=True) from None
+        except h11.RemoteProtocolError as error:
+            raise FetchError(f"the answer is not HTTP ({error})") from None
+        except (AccessError, UnpackError) as error:
+            raise FetchError(str(error)) from None
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError) as error:
+            # With TLS 1.3 a server refuses a client only after the handshake, and what it says may be lost with the connection.
+            told = (
+                f"TLS failed: the server broke off; {BROKE_OFF}"
+                if where.scheme == "https"
+                else f"cannot connect: {error.strerror or error}"
+            )
+            raise FetchError(told) from None
+        except ssl.SSLError as error:
+            words, way_out = tls_problem(error, where.host)
+            raise FetchError(f"{words}; {way_out}" if way_out else words) from None
+        except (UnicodeError, h11.LocalProtocolError) as error:
+            raise FetchError(f"the URL cannot be asked for ({error})") from None
+        except OSError as error:
+            raise FetchError(f"cannot connect: {error.strerror or error}") from None
+
+    async def _exchange(self, where: Address, request: Request, limit: int, only_success: bool) -> Answer:
+        secrets = self._credentials.headers()
+        context = self._credentials.context() if where.scheme == "https" else None
+        name = (self._credentials.access.server_name or where.host) if context is not None else None
+        reader, writer = await asyncio.open_connection(where.host, where.port, ssl=context, server_hostname=name)
+        try:
+            connection = h11.Connection(h11.CLIENT)
+            headers = [
+                ("Host", where.authority),
+                ("Accept-Encoding", "gzip" if request.compressed else "identity"),
+                ("User-Agent", "poise"),
+                ("Connection", "close"),
+                *request.headers.items(),
+                *secrets.items(),
+            ]
+            if request.body:
+                headers.append(("Content-Length", str(len(request.body))))
+            out = connection.send(h11.Request(method=request.method, target=where.path, headers=headers)) or b""
+            if request.body:
+                out += connection.send(h11.Data(data=request.body)) or b""
+            writer.write(out + (connection.send(h11.EndOfMessage()) or b""))
+            await writer.drain()
+            return await _answer(connection, reader, limit, request.compressed, only_success)
+        finally:
+            # abort, not close: closing waits for a peer that may never read.
+            writer.transport.abort()
 
 
-async def _body(connection: h11.Connection, reader: asyncio.StreamReader, limit: int) -> bytes:
-    body = bytearray()
+async def _answer(connection: h11.Connection, reader: asyncio.StreamReader, limit: int, compressed: bool, only_success: bool) -> Answer:
+    body, status, encoding = bytearray(), 0, "identity"
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Response):
-            if event.status_code != 200:
-                raise FetchError(f"answered with HTTP status {event.status_code}")
-            encoding = dict(event.headers).get(b"content-encoding", b"identity")
-            if encoding != b"identity":
-                raise FetchError(f"answered in content encoding {encoding.decode('latin-1')!r}, which was not asked for")
+            status = event.status_code
+            if only_success and status != 200:
+                redirected = ": redirects elsewhere, which is not followed" if 300 <= status < 400 else ""
+                raise FetchError(f"answered with HTTP status {status}{redirected}")
+            encoding = dict(event.headers).get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+            if encoding != "identity" and not (compressed and encoding in ENCODINGS):
+                raise FetchError(f"answered in content encoding {encoding!r}, which was not asked for")
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > limit:
                 raise FetchError(f"the answer is larger than {limit / 1e6:g} MB")
         elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            return bytes(body)
+            return Answer(status, bytes(body if encoding == "identity" else unpacked(body, encoding, limit)))

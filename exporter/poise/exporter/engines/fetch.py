@@ -12,7 +12,6 @@ import io
 import ipaddress
 import socket
 import ssl
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,9 @@ from urllib.parse import urlsplit
 from poise.exporter.access import PLAIN
 from poise.exporter.engines.credentials import BROKE_OFF, DISCOVERED, AccessError, Credentials, tls_problem
 from poise.exporter.setting_values import is_loopback
+from poise.exporter.unpacking import ENCODINGS, UnpackError, unpacked
 
 READ_SIZE = 64 * 1024
-#: How zlib is told of each encoding that is understood (zlib.h, windowBits): 16 + 15 a gzip header, 15 a zlib one.
-_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 class FetchError(Exception):
@@ -117,7 +115,7 @@ class Fetcher:
         except ssl.SSLError as error:
             words, way_out = tls_problem(error, self._host)
             raise FetchError(words, way_out=way_out) from None
-        except AccessError as error:
+        except (AccessError, UnpackError) as error:
             raise FetchError(str(error)) from None
         except http.client.HTTPException as error:
             raise FetchError(f"the answer is no HTTP: {type(error).__name__}") from None
@@ -189,7 +187,7 @@ class Fetcher:
             if response.status != 200:
                 raise FetchError(f"HTTP {response.status}", status=response.status)
             encoding = response.getheader("Content-Encoding", "identity").strip().lower()
-            if encoding != "identity" and encoding not in _WINDOW_BITS:
+            if encoding != "identity" and encoding not in ENCODINGS:
                 raise FetchError("the answer is compressed in a way that was not asked for", status=response.status)
             announced = response.length
             if announced is not None and announced > size_limit:
@@ -203,7 +201,7 @@ class Fetcher:
             if announced is not None and len(body) != announced:
                 raise FetchError("the answer is cut off")
             if encoding != "identity":
-                body = _unpacked(body, _WINDOW_BITS[encoding], size_limit, lambda: self._left(deadline))
+                body = unpacked(body, encoding, size_limit, lambda: self._left(deadline))
             return Answer(body, response.getheader("Content-Type", ""), connect_seconds)
         finally:
             response.close()
@@ -219,25 +217,6 @@ def _is_address(host: str) -> bool:
 
 def _refused() -> FetchError:
     return FetchError("connection refused: nothing listens there", refused=True)
-
-
-def _unpacked(body: bytearray, window_bits: int, size_limit: int, check_deadline: Callable[[], object]) -> bytearray:
-    """A compressed body unpacked, piece by piece so that neither a bomb nor the deadline can be passed by much. Raises FetchError."""
-    unpacker = zlib.decompressobj(window_bits)
-    unpacked = bytearray()
-    rest = bytes(body)
-    try:
-        while rest and not unpacker.eof:
-            check_deadline()
-            unpacked += unpacker.decompress(rest, READ_SIZE)
-            rest = unpacker.unconsumed_tail
-            if len(unpacked) > size_limit:
-                raise FetchError(f"the answer has more than {size_limit} bytes once it is unpacked")
-    except zlib.error:
-        raise FetchError("the answer is compressed and broken") from None
-    if not unpacker.eof:
-        raise FetchError("the answer is cut off")
-    return unpacked
 
 
 class _DeadlineSocket:
