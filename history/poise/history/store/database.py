@@ -1,4 +1,4 @@
-"""The store's file: opening it alone, checking and migrating its schema, and the statements that read and write it.
+"""The store's file: its schema, and the statements that read and write it. How a file is opened and kept alone is in sqlite_file.py.
 
 Knows SQLite and the tables; knows no scrape and no query. Not thread-safe by itself: store.py holds the lock.
 """
@@ -6,38 +6,24 @@ Knows SQLite and the tables; knows no scrape and no query. Not thread-safe by it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import logging
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from poise.history.promql.labels import Labels, labels
 from poise.history.store.chunks import DamagedChunk, decode_chunk, encode_chunk
-from poise.history.store.tables import SCHEMA, ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, func, insert, select, text, update
-from sqlalchemy.exc import DatabaseError, IntegrityError, SQLAlchemyError
+from poise.history.store.sqlite_file import SqliteFile
+from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
 
-logger = logging.getLogger(__name__)
-
-#: Seconds that a statement waits for another process's lock; no other process should have the file.
-_BUSY_SECONDS = 5.0
+#: What messages tell a person whose file cannot be used.
+_WAY_OUT = "choose another place with --history PATH"
 #: Series that one statement names; SQLite takes 32,766 parameters.
 _BATCH = 500
 
 _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
-
-
-class StoreError(Exception):
-    """The file cannot be used; the message names it, says why, and the way out."""
-
-
-class WriteFailed(Exception):
-    """Nothing could be written just now (a full or read-only disk); the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,62 +45,12 @@ class Database:
         Raises:
             StoreError: another process has it, a newer Poise made it, or it cannot be opened.
         """
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(path)
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror or error}; choose another place with --history PATH") from None
-        try:
-            self._engine = self._open()
-        except BaseException:
-            self._lock.close()
-            raise
+        self._file = SqliteFile(path, MIGRATIONS, _WAY_OUT)
+        self._engine = self._file.engine
 
     def close(self) -> None:
         """Gives the file free."""
-        self._engine.dispose()
-        self._lock.close()
-
-    # ----------------------------------------------------------------------------------------------------------- opening
-    def _open(self) -> Engine:
-        try:
-            return self._connect()
-        except DatabaseError as error:
-            if not _damaged(error):
-                raise StoreError(f"{self.path}: {_words(error)}; choose another place with --history PATH") from None
-        aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
-        logger.error("%s is damaged; it is kept as %s, and a new one is begun", self.path, aside.name)
-        try:
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            self.path.rename(aside)
-            return self._connect()
-        except (OSError, SQLAlchemyError) as error:
-            raise StoreError(f"{self.path} is damaged and cannot be put aside: {error}") from None
-
-    def _connect(self) -> Engine:
-        engine = _engine_of(self.path)
-        try:
-            with engine.begin() as connection:
-                self._migrate(connection)
-            return engine
-        except BaseException:
-            engine.dispose()
-            raise
-
-    def _migrate(self, connection: Connection) -> None:
-        found = int(connection.execute(text("PRAGMA user_version")).scalar_one())
-        if found > SCHEMA:
-            raise StoreError(
-                f"{self.path} was made by a newer Poise (schema {found}, this one knows {SCHEMA}); "
-                "use that one, or another place with --history PATH"
-            )
-        if found == SCHEMA:
-            return
-        for step in range(found, SCHEMA):
-            _MIGRATIONS[step](connection)
-        connection.execute(text(f"PRAGMA user_version = {SCHEMA}"))
+        self._file.close()
 
     # ------------------------------------------------------------------------------------------------------------ series
     def all_series(self) -> dict[Labels, int]:
@@ -130,11 +66,8 @@ class Database:
         Raises:
             WriteFailed: the disk does not take it; nothing of the transaction stays.
         """
-        try:
-            with self._engine.begin() as connection:
-                yield Writer(connection)
-        except (DatabaseError, OSError) as error:
-            raise WriteFailed(_words(error)) from None
+        with self._file.writing() as connection:
+            yield Writer(connection)
 
     # ----------------------------------------------------------------------------------------------------------- reading
     def ticks(self) -> list[tuple[int, bytes]]:
@@ -269,52 +202,9 @@ class Writer:
         self._connection.execute(delete(_chunk).where(_chunk.c.shelved.is_(True)))
 
 
-# --------------------------------------------------------------------------------------------------------------------- edges
-def _lock(path: Path) -> IO[str]:
-    """The lock beside the file; it is gone with the process, however that ends."""
-    handle = path.with_name(path.name + ".lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.seek(0)
-        owner = handle.read().strip() or "unknown"
-        handle.close()
-        raise StoreError(f"{path} is in use by process {owner}; end that one, or choose another place with --history PATH") from None
-    handle.truncate(0)
-    handle.write(f"{os.getpid()}\n")
-    handle.flush()
-    return handle
-
-
-def _engine_of(path: Path) -> Engine:
-    engine = create_engine(
-        URL.create("sqlite+pysqlite", database=str(path)), connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS}
-    )
-
-    @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        # auto_vacuum only works when it is set before the first table; the journal outlives kill -9, and no write waits for the disk.
-        for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = NORMAL"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    return engine
-
-
 def _create(connection: Connection) -> None:
     StoreModel.metadata.create_all(connection)
 
 
 #: Step n brings a file of schema n to n + 1.
-_MIGRATIONS = (_create,)
-
-
-def _damaged(error: DatabaseError) -> bool:
-    words = str(error.orig)
-    return "malformed" in words or "not a database" in words or "file is encrypted" in words
-
-
-def _words(error: Exception) -> str:
-    original = error.orig if isinstance(error, DatabaseError) else error
-    return str(original)
+MIGRATIONS = (_create,)

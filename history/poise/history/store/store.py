@@ -22,8 +22,9 @@ from poise.history.promql.labels import Labels
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import STALE, Floats, StoredSeries, Times
 from poise.history.store.chunks import DamagedChunk, decode_chunk, decode_tick, encode_chunk, encode_tick
-from poise.history.store.database import Chunk, Database, WriteFailed
+from poise.history.store.database import Chunk, Database
 from poise.history.store.head import Head, Record, stored
+from poise.history.store.sqlite_file import WriteFailed
 
 logger = logging.getLogger(__name__)
 

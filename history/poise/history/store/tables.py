@@ -1,15 +1,12 @@
 """The tables of the store's file. SQLModel declares them; the hot path uses the same tables through SQLAlchemy's core.
 
-A change here needs a new `SCHEMA` and a step in database.py that brings old files up to it.
+A change here needs a step in database.py's migrations that brings old files up to it.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BLOB, BigInteger, Column, Index, MetaData
 from sqlmodel import Field, SQLModel
-
-#: PRAGMA user_version of the file.
-SCHEMA = 1
 
 
 class StoreModel(SQLModel):

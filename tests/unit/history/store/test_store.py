@@ -16,9 +16,9 @@ from poise.history.promql.engine import Engine, InstantVector
 from poise.history.promql.labels import Labels, labels
 from poise.history.promql.nodes import Matcher, MatchOperator
 from poise.history.promql.series import stale_flags
-from poise.history.store.database import Database, StoreError
+from poise.history.store.database import MIGRATIONS, Database
+from poise.history.store.sqlite_file import StoreError
 from poise.history.store.store import HOUR, Retention, Store
-from poise.history.store.tables import SCHEMA
 from sqlalchemy import event, text
 
 #: A full hour, so that tests can count in hours from it.
@@ -266,7 +266,7 @@ def test_two_processes_on_one_file_are_told_apart(world: World) -> None:
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(world: World) -> None:
     assert world.store._database is not None
     with world.store._database._engine.begin() as connection:
-        connection.execute(text(f"PRAGMA user_version = {SCHEMA + 1}"))
+        connection.execute(text(f"PRAGMA user_version = {len(MIGRATIONS) + 1}"))
     world.store.close()
     with pytest.raises(StoreError, match="made by a newer Poise"):
         Database(world.path)
