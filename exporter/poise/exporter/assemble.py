@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from poise.exporter.checks.runner import CheckOutcome
+from poise.exporter.interconnect_results import Kept, usable
 from poise.exporter.nvml.sampler import View
 from poise.exporter.ownership import join
 from poise.exporter.snapshot import CollectorStatus, NodeSnapshot, ObservedEngine, RdmaPort, Router, ViewLimit
@@ -83,6 +84,7 @@ class Assembler:
         expected: Callable[[], int | None],
         view_limits: tuple[ViewLimit, ...] | None = None,
         rdma: Callable[[], tuple[RdmaPort, ...] | None] = lambda: None,
+        interconnect: Callable[[], Kept] = Kept,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cards = cards
@@ -95,6 +97,7 @@ class Assembler:
         self._expected = expected
         self._view_limits = view_limits
         self._rdma = rdma
+        self._interconnect = interconnect
         self._wall = wall
         self._expected_value: int | None = None
         self._expected_at: float | None = None
@@ -145,6 +148,9 @@ class Assembler:
             routers=observed.routers,
             view_limits=self._view_limits,
             rdma_ports=self._rdma(),
+            interconnect=usable(
+                self._interconnect(), now=now, driver=view.driver.driver, cards=frozenset(gpu.uuid for gpu in view.gpus if gpu.up)
+            ),
         )
         return Published(snapshot, self._checked(snapshot))
 

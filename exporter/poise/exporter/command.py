@@ -14,27 +14,30 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from poise.exporter import logs, setting_flags, setting_values, settings
+from poise.exporter import interconnect_results, logs, rdma, setting_flags, setting_values, settings
 from poise.exporter.assemble import Assembler, Published
 from poise.exporter.checks.runner import Runner
 from poise.exporter.collect import Groups, groups_of
 from poise.exporter.engines.source import EngineSource
 from poise.exporter.expected import expected_gpus
 from poise.exporter.exposition import Build, Exposition, library_collectors
+from poise.exporter.interconnect_results import Kept
 from poise.exporter.nvml import registry
 from poise.exporter.nvml.kernel_log import KERNEL_LOG
 from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.pages import Pages
 from poise.exporter.pid_namespace import own_pid_namespace
 from poise.exporter.procfs import ProcFs
-from poise.exporter.rdma import RdmaWatch, read_ports
 from poise.exporter.reload import Change, change
 from poise.exporter.server import HttpServer, ListenError
 from poise.exporter.settings import ExporterSettings, SettingsError
+from poise.exporter.snapshot import RdmaPort
 from poise.exporter.version import installed_version
+from poise.exporter.watched import Watched
 from poise.exporter.web.security import WebSecurity
 
 logger = logging.getLogger(__name__)
@@ -156,7 +159,17 @@ class Exporter:
         self._engines = EngineSource(
             node, chosen.engines, router_specs=chosen.routers, discover=chosen.discover, interval=chosen.engine_interval
         )
-        self._rdma = RdmaWatch(lambda: read_ports(Path("/")))
+        self._rdma: Watched[tuple[RdmaPort, ...] | None] = Watched(
+            lambda: rdma.read_ports(Path("/")), None, interval=rdma.INTERVAL, name="poise-rdma", what="the RDMA ports"
+        )
+        measured = Path(chosen.interconnect_file) if chosen.interconnect_file else interconnect_results.standard_path(os.environ)
+        self._interconnect = Watched(
+            lambda: replace(interconnect_results.read(measured), boot_id=ProcFs().boot_id()),
+            Kept(),
+            interval=interconnect_results.INTERVAL,
+            name="poise-interconnect",
+            what="the measurement of the interconnect",
+        )
         self._assembler = Assembler(
             self._sampler,
             self._engines,
@@ -166,6 +179,7 @@ class Exporter:
             interval=chosen.interval,
             title_of=self._engines.title_of,
             rdma=self._rdma.latest,
+            interconnect=self._interconnect.latest,
             expected=lambda: expected_gpus(self._chosen.expected_gpus, Path("/")),
             view_limits=self._engines.view_limits,
         )
@@ -181,6 +195,7 @@ class Exporter:
         self._sampler.start()
         self._engines.start()
         self._rdma.start()
+        self._interconnect.start()
         self._assembler.start()
         for limit in self._engines.view_limits or ():
             logger.warning("Poise does not see everything: %s; %s", limit.sentence, limit.fix)
@@ -193,6 +208,7 @@ class Exporter:
         self._sampler.stop()
         self._engines.stop()
         self._rdma.stop()
+        self._interconnect.stop()
         self._assembler.join(JOIN_SECONDS)
         clean = self._sampler.join(JOIN_SECONDS)
         logger.debug("left in %.2f s", time.monotonic() - began)

@@ -18,6 +18,7 @@ from typing import Any
 import prometheus_client
 from poise.exporter import metrics
 from poise.exporter.checks.result import FAIL_FIRST, CheckResult, Status
+from poise.exporter.interconnect_readings import interconnect_readings
 from poise.exporter.metrics import Kind, Metric, Owner
 from poise.exporter.snapshot import Gpu, Histogram, NodeSnapshot, Readings
 from prometheus_client.registry import Collector as LibraryCollector
@@ -219,7 +220,8 @@ class Exposition:
     ) -> tuple[dict[Owner, list[_Source]], list[tuple[str, Histograms]]]:
         sources: dict[Owner, list[_Source]] = {owner: [] for owner in Owner}
         histograms: list[tuple[str, Histograms]] = []
-        sources[Owner.NODE].append(_Source("", node_readings(snapshot, results, self._build, now)))
+        for readings in (node_readings(snapshot, results, self._build, now), interconnect_readings(snapshot)):
+            sources[Owner.NODE].append(_Source("", readings))
         for gpu in snapshot.gpus:
             leading = _labels(metrics.LEADING_LABELS[Owner.GPU], (str(gpu.index), gpu.uuid))
             for readings in (gpu_readings(gpu, chosen), gpu.readings, snapshot.gpu_process_readings.get(gpu.uuid, {})):

@@ -140,6 +140,33 @@ CHECK_STATUS = _gauge(
     "uuid",
 )
 
+INTERCONNECT_BUS_BANDWIDTH = _gauge(
+    _NODE,
+    "poise_interconnect_bus_bandwidth_bytes_per_second",
+    "Best bus bandwidth of an all-reduce that `poise testbed interconnect` measured since boot, by backend (nccl, gloo), group of cards, p2p (on, off; none: "
+    "without cards) and worst path between two of them",
+    "backend",
+    "gpus",
+    "p2p",
+    "path",
+)
+INTERCONNECT_LATENCY = _gauge(
+    _NODE,
+    "poise_interconnect_latency_seconds",
+    "Time of a measured all-reduce of the smallest message",
+    "backend",
+    "gpus",
+    "p2p",
+    "path",
+)
+INTERCONNECT_MEASURED = _gauge(
+    _NODE,
+    "poise_interconnect_measured_timestamp_seconds",
+    "When the group of cards was measured, Unix time",
+    "backend",
+    "gpus",
+)
+
 # ------------------------------------------------------------------------------------------------------------------- GPU
 GPU_INFO = _gauge(
     _GPU,

@@ -101,6 +101,10 @@ class ProcFs:
         # Read once: the kernel derives it from the wall clock, and a start time must not wander when the clock is set.
         self._boot_time = self._read_boot_time()
 
+    def boot_id(self) -> str:
+        """What the kernel calls this boot (random(4)), alike in all containers; empty where it does not tell."""
+        return _text(self._read("sys/kernel/random/boot_id", 64) or b"").strip()
+
     def pids(self) -> list[int]:
         """Numbers of all processes; empty when there is no /proc."""
         try:

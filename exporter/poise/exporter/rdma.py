@@ -1,13 +1,10 @@
-"""Reads InfiniBand and RoCE ports of this node from sysfs, in a thread of its own: a read asks the device's firmware, which may hang.
+"""Reads InfiniBand and RoCE ports of this node from sysfs. A read asks the device's firmware, which may hang: it belongs in a thread of its own (watched.py).
 
 Files: Documentation/ABI/stable/sysfs-class-infiniband. The root is passed in. Knows no engine and no check.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from poise.exporter.snapshot import RdmaPort
@@ -20,8 +17,6 @@ WORD = 4
 MOST_PORTS = 256
 #: Longest text of a file that is kept.
 _TEXT_LIMIT = 64
-
-_log = logging.getLogger(__name__)
 
 
 def read_ports(root: Path = Path("/")) -> tuple[RdmaPort, ...] | None:
@@ -62,38 +57,3 @@ def _text(path: Path) -> str:
 def _count(path: Path) -> int | None:
     text = _text(path)
     return int(text) * WORD if text.isascii() and text.isdecimal() else None
-
-
-class RdmaWatch:
-    """The ports as read last; `read` is `read_ports` or a test's."""
-
-    def __init__(self, read: Callable[[], tuple[RdmaPort, ...] | None], interval: float = INTERVAL) -> None:
-        self._read = read
-        self._interval = interval
-        self._ports: tuple[RdmaPort, ...] | None = None
-        self._leave = threading.Event()
-        self._broken = False
-        self._thread = threading.Thread(target=self._run, name="poise-rdma", daemon=True)
-
-    def start(self) -> None:
-        """Starts reading."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Tells the thread to leave; waits for nothing."""
-        self._leave.set()
-
-    def latest(self) -> tuple[RdmaPort, ...] | None:
-        """What was read last; None before the first time, and when sysfs cannot be read."""
-        return self._ports
-
-    def _run(self) -> None:
-        while not self._leave.is_set():
-            try:
-                self._ports = self._read()
-            except Exception:  # a strange file must not end the watch: ports are unknown until it reads again
-                self._ports = None
-                if not self._broken:
-                    self._broken = True
-                    _log.exception("the RDMA ports cannot be read")
-            self._leave.wait(self._interval)

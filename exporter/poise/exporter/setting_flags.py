@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         metavar="FILE",
         help="TLS, client certificates and basic auth, in the format of Prometheus' exporters (default: none of them)",
     )
+    parser.add_argument(
+        "--interconnect-file",
+        metavar="FILE",
+        help="what `poise testbed interconnect` measured on this node (default: $POISE_STATE_DIR/interconnect.json, else "
+        "~/.local/state/poise/interconnect.json)",
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="least level to log (default: info)")
     parser.add_argument("--log-format", choices=LOG_FORMATS, help="text or one JSON object per line (default: text)")
     group = parser.add_argument_group("collectors", "on unless their help says otherwise; switch one off with --no-collector.NAME")

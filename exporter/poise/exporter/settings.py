@@ -279,9 +279,8 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], collecto
         # A file that a file names is looked for beside it; one that a flag or a variable names, in the working directory.
         engines = tuple(replace(engine, access=engine.access.beside(path.parent)) for engine in settings.engines)
         settings = replace(settings, engines=engines)
-        for key in ("web_config_file", "interconnect_file"):
-            if named_file := getattr(settings, key):
-                settings = replace(settings, **{key: str(path.parent / named_file)})
+        beside = {key: str(path.parent / file) for key in ("web_config_file", "interconnect_file") if (file := getattr(settings, key))}
+        settings = _merged(settings, dict(beside))
     settings = from_flags(from_environment(settings, environment), arguments)
     known = tuple(collectors)
     for name in settings.collectors:

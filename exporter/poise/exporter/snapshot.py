@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from poise.exporter.interconnect_results import Usable
 from poise.exporter.metrics import Metric
 
 #: Label values (in the order of `Metric.labels`, without the owner's) → value. A metric without own labels has the key ``()``.
@@ -436,6 +437,7 @@ class NodeSnapshot:
     routers: tuple[Router, ...] = ()
     rdma_ports: tuple[RdmaPort, ...] | None = None  # None: sysfs could not be read
     view_limits: tuple[ViewLimit, ...] | None = None  # None: nobody looks at processes
+    interconnect: Usable = field(default_factory=Usable)  # measured all-reduces that hold for the node as it is
 
     @property
     def simulated(self) -> bool:

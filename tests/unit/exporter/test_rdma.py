@@ -1,15 +1,11 @@
-"""InfiniBand and RoCE ports from sysfs trees: whole, partial, strange; and the thread that reads them."""
+"""InfiniBand and RoCE ports from sysfs trees: whole, partial, strange."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
-import pytest
-from poise.exporter.rdma import RdmaWatch, read_ports
+from poise.exporter.rdma import read_ports
 from poise.exporter.snapshot import RdmaPort
-
-from tests.waiting import wait_until
 
 
 def add_port(root: Path, device: str, number: str, **files: str) -> None:
@@ -52,29 +48,6 @@ def test_strange_files_leave_what_they_cannot_tell_empty(tmp_path: Path) -> None
     add_port(tmp_path, "x", "one", state="4: ACTIVE")
     (port,) = read_ports(tmp_path) or ()
     assert (port.state, port.sent_bytes, port.received_bytes, len(port.rate) <= 64) == ("", None, None, True)
-
-
-def test_watch_reads_again_and_survives_a_reader_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
-    port = RdmaPort("x", 1, "ACTIVE", "", "")
-    answers: list[object] = [RuntimeError("boom"), (port,)]
-    done = threading.Event()
-
-    def read() -> tuple[RdmaPort, ...]:
-        answer = answers.pop(0) if answers else (port,)
-        if isinstance(answer, Exception):
-            raise answer
-        done.set()
-        return (port,)
-
-    watch = RdmaWatch(read, interval=0.01)
-    assert watch.latest() is None
-    watch.start()
-    try:
-        assert done.wait(30)
-        wait_until(lambda: watch.latest() == (port,), "the port")
-    finally:
-        watch.stop()
-    assert caplog.text.count("the RDMA ports cannot be read") == 1
 
 
 def test_reading_this_machine_gives_ports_or_none() -> None:

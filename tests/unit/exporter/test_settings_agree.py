@@ -58,6 +58,7 @@ SAID = {
     "collectors": Said("{codec = false}", "codec=off", ["--no-collector.codec"], {"codec": False}),
     "disable_default_collectors": Said("true", "yes", ["--collector.disable-defaults"], True),
     "web_config_file": Said('"web.yml"', "web.yml", ["--web.config.file=web.yml"], "web.yml"),
+    "interconnect_file": Said('"measured.json"', "measured.json", ["--interconnect-file=measured.json"], "measured.json"),
     "log_level": Said('"debug"', "debug", ["--log-level=debug"], "debug"),
     "log_format": Said('"json"', "json", ["--log-format=json"], "json"),
 }

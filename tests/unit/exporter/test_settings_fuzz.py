@@ -112,8 +112,9 @@ def test_no_toml_breaks_the_file(tmp_path_factory: pytest.TempPathFactory, text:
 
 
 def test_a_file_that_names_a_file_means_one_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "poise.toml").write_text('[exporter]\nweb_config_file = "web.yml"\n')
+    (tmp_path / "poise.toml").write_text('[exporter]\nweb_config_file = "web.yml"\ninterconnect_file = "measured.json"\n')
     arguments = parser().parse_args([f"--config={tmp_path / 'poise.toml'}"])
     assert settings.load(arguments, {}, ()).web_config_file == str(tmp_path / "web.yml")
+    assert settings.load(arguments, {}, ()).interconnect_file == str(tmp_path / "measured.json")
     arguments = parser().parse_args([f"--config={tmp_path / 'poise.toml'}", "--web.config.file="])
     assert settings.load(arguments, {}, ()).web_config_file == "", "an empty flag takes it back"

@@ -90,3 +90,11 @@ KV_FULL = 0.90
 #: other a card that nobody shares is mostly unused (heuristic).
 MEMORY_SHARE_MOST = 0.97
 MEMORY_SHARE_LEAST = 0.50
+
+#: Measured all-reduces. NVLink carries several times what goes through host memory (an H100's links 450 GB/s in one direction, its PCIe slot some
+#: 55), so less than this many times as much with peer-to-peer as without is none (heuristic).
+ALL_REDUCE_GAIN = 1.2
+#: NCCL's bus bandwidth reaches 75 to 80 % of what the links carry (nccl-tests on NVSwitch: A100 some 235 of 300 GB/s, H100 some 365 of 450; above 100 %
+#: where the switch sums, NVLS). Below half something is wrong (heuristic), if the message is large enough to fill the links (bytes; heuristic).
+ALL_REDUCE_SHARE = 0.50
+ALL_REDUCE_LARGE = 64 << 20
