@@ -104,14 +104,18 @@ async def fetch(url: str, *, timeout: float, limit: int, accept: str = "*/*") ->
 
 
 class Fetcher:
-    """Fetches with the credentials of one server; without any as `fetch` does."""
+    """Fetches with the credentials of one server; without any as `fetch` does.
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
+    `compressed`: whether a call asks for a compressed answer, of which the limit counts the bytes once it is unpacked.
+    """
+
+    def __init__(self, credentials: Credentials | None = None, *, compressed: bool = False) -> None:
         self._credentials = credentials or Credentials(PLAIN)
+        self._compressed = compressed
 
-    async def __call__(self, url: str, *, timeout: float, limit: int, accept: str = "*/*", compressed: bool = False) -> bytes:
-        """As `fetch`; `compressed` asks for a compressed answer, which `limit` counts unpacked."""
-        return await self.body(url, Request(headers={"Accept": accept}, compressed=compressed), timeout=timeout, limit=limit)
+    async def __call__(self, url: str, *, timeout: float, limit: int, accept: str = "*/*") -> bytes:
+        """As `fetch`."""
+        return await self.body(url, Request(headers={"Accept": accept}, compressed=self._compressed), timeout=timeout, limit=limit)
 
     async def body(self, url: str, request: Request, *, timeout: float, limit: int) -> bytes:
         """The body of a 200 answer. Raises FetchError; ValueError for a URL that is none."""
@@ -175,6 +179,10 @@ class Fetcher:
                 out += connection.send(h11.Data(data=request.body)) or b""
             writer.write(out + (connection.send(h11.EndOfMessage()) or b""))
             await writer.drain()
+            first = await reader.read(_CHUNK_BYTES)
+            if not first and context is not None:
+                raise ssl.SSLEOFError
+            connection.receive_data(first)
             return await _answer(connection, reader, limit, request.compressed, only_success)
         finally:
             # abort, not close: closing waits for a peer that may never read.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from poise.history.fetch import FetchError, fetch
-from poise.history.text_format import PageError, PageReader, Series
+from poise.history.text_format import MAX_SERIES, Metadata, PageError, PageReader, Series
 
 #: Seconds. Prometheus' own default is 60; one node for people to look at wants changes on the screen within 6 s.
 DEFAULT_INTERVAL = 5.0
@@ -43,7 +43,10 @@ class Fetch(Protocol):
 
 
 class Scraper:
-    """Scrapes one URL whenever asked."""
+    """Scrapes one URL whenever asked.
+
+    `empty_is_up`: a page without series is an answer like any other, as it is to Prometheus; an exporter of ours always has some.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class Scraper:
         clock: Callable[[], float],
         timeout: float = DEFAULT_TIMEOUT,
         limit: int = PAGE_LIMIT,
+        max_series: int = MAX_SERIES,
+        empty_is_up: bool = False,
         get: Fetch = fetch,
     ) -> None:
         self.url = url
@@ -60,8 +65,14 @@ class Scraper:
         self._clock = clock
         self._timeout = timeout
         self._limit = limit
+        self._empty_is_up = empty_is_up
         self._get = get
-        self._reader = PageReader()
+        self._reader = PageReader(max_series)
+
+    @property
+    def metadata(self) -> Mapping[str, Metadata]:
+        """Type and help of each family of the newest page that was understood."""
+        return self._reader.metadata
 
     async def scrape(self) -> Scrape:
         """One attempt; what goes wrong with the target is in the result, never raised."""
@@ -71,7 +82,7 @@ class Scraper:
         try:
             page = await self._get(self.url, timeout=self._timeout, limit=self._limit, accept=ACCEPT)
             samples = self._reader.read(page)
-            if not samples:
+            if not samples and not self._empty_is_up:
                 error = "the page holds no series"
         except (FetchError, PageError) as failure:
             error = str(failure)

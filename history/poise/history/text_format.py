@@ -1,13 +1,13 @@
 """Reads a page in Prometheus' text format 0.0.4 into series and values, fast enough to do it every few seconds.
 
 Owns the grammar, the limits on a page, and the memory of label sets between two pages of one target. Knows no HTTP and no clock.
-Types, help texts and timestamps are skipped: a name's suffix tells counters and buckets apart, and a sample has the time of its scrape.
+Timestamps are skipped: a sample has the time of its scrape (Prometheus' `honor_timestamps: false`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 #: Prometheus calls these sample_limit and label_value_length_limit. 8 cards × 18 links + 4 engines are under 4,000 series; the exporter takes
@@ -19,6 +19,8 @@ MAX_LABEL_VALUE_CHARACTERS = 4_096
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)', re.DOTALL)
 _VALUE = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[Ii]nf|[Nn]a[Nn])")
+_TOLD = ("# HELP ", "# TYPE ")
+_TYPES = frozenset({"counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset", "gaugehistogram"})
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 
@@ -46,6 +48,14 @@ def series(name: str, labels: Mapping[str, str]) -> Series:
     return Series(name + "{" + ",".join(f"{label}={value!r}" for label, value in kept.items()) + "}", name, kept)
 
 
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a page says of a metric family: `type` in the words of the format ("unknown" where it says none), `help` unescaped."""
+
+    type: str = "unknown"
+    help: str = ""
+
+
 class PageReader:
     """Reads the pages of one target; a label set that the page before had is not parsed again.
 
@@ -56,6 +66,15 @@ class PageReader:
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._max_series = max_series
         self._known: dict[str, Series] = {}
+        self._comments: list[str] = []
+        self._metadata: Mapping[str, Metadata] | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, Metadata]:
+        """Type and help of each family of the newest page."""
+        if self._metadata is None:
+            self._metadata = _metadata(self._comments)
+        return self._metadata
 
     def read(self, page: bytes) -> dict[Series, float]:
         """Every sample of the page; of a series that stands there twice, the first. Raises PageError."""
@@ -65,9 +84,12 @@ class PageReader:
             raise PageError(f"the page is not UTF-8 (byte {error.start})") from None
         known: dict[str, Series] = {}
         samples: dict[Series, float] = {}
+        comments: list[str] = []
         # Not splitlines(): label values may hold characters that it takes for line ends.
         for number, line in enumerate(text.split("\n"), start=1):
             if not line or line[0] == "#" or line.isspace():
+                if line.startswith(_TOLD):
+                    comments.append(line)
                 continue
             try:
                 written, value = _split(line)
@@ -79,7 +101,25 @@ class PageReader:
             if len(known) > self._max_series:
                 raise PageError(f"line {number}: more than {self._max_series} series")
         self._known = known
+        if comments != self._comments:
+            self._comments, self._metadata = comments, None
         return samples
+
+
+def _metadata(comments: Iterable[str]) -> dict[str, Metadata]:
+    """From lines `# TYPE name type` and `# HELP name text`; lines that say nothing are left out, as in Prometheus."""
+    types: dict[str, str] = {}
+    helps: dict[str, str] = {}
+    for comment in comments:
+        _, kind, *rest = comment.split(None, 3)
+        if len(rest) == 2 and _NAME.fullmatch(rest[0]):
+            if kind == "TYPE" and rest[1].strip() in _TYPES:
+                types[rest[0]] = rest[1].strip().replace("untyped", "unknown")
+            elif kind == "HELP":
+                helps[rest[0]] = _ESCAPE.sub(lambda match: _ESCAPED.get(match.group(1), match.group()), rest[1])[
+                    :MAX_LABEL_VALUE_CHARACTERS
+                ]
+    return {name: Metadata(types.get(name, "unknown"), helps.get(name, "")) for name in {**types, **helps}}
 
 
 def _split(line: str) -> tuple[str, float]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from poise.history.promql.labels import Labels
+from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import STALE, Floats, StoredSeries, Times
 from poise.history.store.chunks import DamagedChunk, decode_chunk, decode_tick, encode_chunk, encode_tick
@@ -372,6 +372,20 @@ class Store:
         """The names of all series."""
         with self._lock:
             return self._head.names
+
+    def names_since(self, at: float) -> frozenset[str]:
+        """The names of all series that have a sample in memory from `at` (Unix seconds) on."""
+        moment = round(at * 1000)
+        with self._lock:
+            return frozenset(get(record.labels, NAME) for record in self._head if record.times and record.times[-1] >= moment)
+
+    def oldest(self) -> float | None:
+        """When the history begins (Unix seconds), None without any."""
+        with self._lock:
+            edges = None if self._database is None else self._database.edges(shelved=False)
+            first = min((record.times[0] for record in self._head if record.times), default=None)
+        times = [time for time in (first, *((edges[0],) if edges else ())) if time is not None]
+        return min(times) / 1000 if times else None
 
     def status(self) -> StoreStatus:
         """How it does."""

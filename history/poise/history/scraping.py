@@ -1,0 +1,221 @@
+"""Scrapes several targets into a store, each at its own moments, until told to stop; targets come and go while it runs.
+
+    targets ─► one task each: wait for the slot ─► Scraper ─► Labeller ─► one thread: store.append
+                                                      └─► observe (the page)
+
+Owns when whom is scraped. A target's moments are *slots*: multiples of its interval, moved by a share of it that depends on the target alone,
+so that not all are scraped at once and none drifts. A slot that is missed is left out. The store is written by one thread, so that neither the
+hourly flush nor a slow disk holds up the event loop; while the last scrape of a target is still on its way to the disk, further ones are
+observed and counted as not kept. Semantics of what is appended: Prometheus' (scrape/scrape.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from poise.exporter.engines.credentials import Credentials
+from poise.exporter.setting_values import is_loopback
+from poise.history.fetch import Fetcher, address
+from poise.history.labelling import Labeller
+from poise.history.promql.labels import Labels
+from poise.history.scrape import Fetch, Scrape, Scraper
+from poise.history.targets import Target
+from poise.history.text_format import Metadata
+
+log = logging.getLogger(__name__)
+
+#: A scrape that begins so near to its slot gets the slot's time, because evenly spaced times take least room: share of the interval, and
+#: seconds. Prometheus takes 1 % up to 2 ms (scrape/scrape.go, ScrapeTimestampTolerance); a busy machine of two cores wakes us later than that.
+ALIGN_SHARE, ALIGN_SECONDS = 0.01, 0.01
+
+
+class SampleStore(Protocol):
+    """Who keeps samples; `poise.history.store.store.Store` does."""
+
+    def append(self, target: str, at: float, samples: Mapping[Labels, float]) -> None: ...
+
+    def forget_target(self, target: str, at: float) -> None: ...
+
+
+@dataclass(slots=True)
+class TargetStatus:
+    """How one target does. `last` is None before the first attempt; `not_kept` counts scrapes that the store was not ready for."""
+
+    target: Target
+    last: Scrape | None = None
+    successes: int = 0
+    failures: int = 0
+    not_kept: int = 0
+    samples: int = 0
+
+    @property
+    def health(self) -> str:
+        """In Prometheus' words."""
+        return "unknown" if self.last is None else "up" if self.last.up else "down"
+
+
+def offset(target: Target) -> float:
+    """By how many seconds the target's slots are moved, 0 ≤ offset < interval; the same for the same target everywhere."""
+    return zlib.crc32(f"{target.url} {target.key}".encode()) / 2**32 * target.interval
+
+
+def next_slot(target: Target, now: float, last: int | None) -> tuple[int, float]:
+    """The number and the time (Unix seconds) of the slot after `now`; `last` is the number of the slot that was had, which is not had twice."""
+    number = int((now - offset(target)) // target.interval) + 1
+    if number == last:  # woken a moment before it was due
+        number += 1
+    return number, number * target.interval + offset(target)
+
+
+def fetcher(target: Target) -> Fetch:
+    """How a target's page is had. Between machines it comes compressed; on one machine that would only cost both time."""
+    return Fetcher(Credentials(target.access), compressed=not is_loopback(address(target.url).host))
+
+
+class ScrapePool:
+    """Scrapes targets. `observe` gets each attempt at once, in the event loop, whatever the store does. Runs in one event loop.
+
+    `at_once`: the first scrape of a target is not left to its first slot.
+    """
+
+    def __init__(
+        self,
+        store: SampleStore,
+        *,
+        wall_clock: Callable[[], float],
+        clock: Callable[[], float],
+        observe: Callable[[Target, Scrape], None] = lambda target, scrape: None,
+        get: Callable[[Target], Fetch] = fetcher,
+        at_once: bool = False,
+    ) -> None:
+        self._store = store
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._observe = observe
+        self._get = get
+        self._at_once = at_once
+        self._wanted: tuple[Target, ...] = ()
+        self._changed = asyncio.Event()
+        self._running: dict[str, _TargetLoop] = {}
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="poise-history")
+
+    def set_targets(self, targets: Sequence[Target]) -> None:
+        """The targets from now on: new ones are scraped, those that are gone end, changed ones are taken anew. Labels must be distinct."""
+        self._wanted = tuple(targets)
+        self._changed.set()
+
+    def status(self) -> list[TargetStatus]:
+        """How each target does, in the order of the targets."""
+        return [loop.status if (loop := self._running.get(target.key)) is not None else TargetStatus(target) for target in self._wanted]
+
+    def metadata(self) -> list[tuple[Target, Mapping[str, Metadata]]]:
+        """What each target's newest page says of its families."""
+        return [(loop.status.target, loop.scraper.metadata) for loop in self._running.values()]
+
+    async def run(self) -> None:
+        """Scrape until cancelled. What was scraped by then is in the store when this returns."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    await self._take_over(tasks)
+        finally:
+            last = [loop.pending for loop in self._running.values() if loop.pending is not None]
+            self._writer.shutdown(wait=False)
+            await asyncio.gather(*(asyncio.wrap_future(future) for future in last), return_exceptions=True)
+
+    async def _take_over(self, tasks: asyncio.TaskGroup) -> None:
+        wanted = {target.key: target for target in self._wanted}
+        for key, loop in list(self._running.items()):
+            if wanted.get(key) == loop.status.target:
+                continue
+            del self._running[key]
+            await loop.stop()
+            if key not in wanted:
+                log.info("target %s (%s) is not scraped any more", loop.status.target.name, loop.status.target.url)
+                self._writer.submit(self._store.forget_target, key, self._wall_clock())
+        for key, target in wanted.items():
+            if key not in self._running:
+                loop = self._running[key] = _TargetLoop(target, self)
+                loop.task = tasks.create_task(loop.run(at_once=self._at_once), name=f"scraping {target.name}")
+
+    # What a loop needs of its pool.
+    def scraper(self, target: Target) -> Scraper:
+        """The scraper of a target."""
+        return Scraper(
+            target.url,
+            wall_clock=self._wall_clock,
+            clock=self._clock,
+            timeout=target.timeout,
+            limit=target.body_limit,
+            max_series=target.sample_limit,
+            empty_is_up=True,
+            get=self._get(target),
+        )
+
+    def keep(self, target: Target, at: float, samples: Mapping[Labels, float]) -> Future[None]:
+        """Append in the writing thread."""
+        return self._writer.submit(self._store.append, target.key, at, samples)
+
+    def tell(self, target: Target, scrape: Scrape) -> None:
+        """An attempt was made."""
+        self._observe(target, scrape)
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return self._wall_clock()
+
+
+class _TargetLoop:
+    """One target: waits for its slots and scrapes it at each."""
+
+    def __init__(self, target: Target, pool: ScrapePool) -> None:
+        self.status = TargetStatus(target)
+        self.scraper = pool.scraper(target)
+        self.pending: Future[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._labeller = Labeller(target)
+        self._pool = pool
+
+    async def stop(self) -> None:
+        """Ends it; a scrape in flight is given up."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
+    async def run(self, *, at_once: bool) -> None:
+        """Scrape at every slot until cancelled."""
+        target, slot = self.status.target, None
+        if at_once:
+            await self._scrape(self._pool.now())
+        while True:
+            now = self._pool.now()
+            slot, due = next_slot(target, now, slot)
+            await asyncio.sleep(due - now)
+            await self._scrape(due)
+
+    async def _scrape(self, due: float) -> None:
+        status, target = self.status, self.status.target
+        scrape = await self.scraper.scrape()
+        if scrape.error != (status.last.error if status.last is not None else ""):
+            log.warning("target %s (%s): %s", target.name, target.url, scrape.error or "answers again")
+        status.last = scrape
+        status.successes += scrape.up
+        status.failures += not scrape.up
+        self._pool.tell(target, scrape)
+        if self.pending is not None:
+            if not self.pending.done():
+                status.not_kept += 1
+                return
+            self.pending.result()  # a store tells of a disk that does not take it; what it raises is an error of ours
+        samples = self._labeller.samples(scrape)
+        status.samples += len(samples)
+        near = abs(scrape.at - due) <= min(ALIGN_SECONDS, ALIGN_SHARE * target.interval)
+        self.pending = self._pool.keep(target, due if near else scrape.at, samples)
