@@ -62,8 +62,10 @@ class World:
         return Mirror(self.layout, self.node, cards.profile(2), self.pages, self.proc.root)
 
     def write_plan(self, size: int, visible: str | None = None) -> None:
-        engine = EnginePlan("server", NO_PORT, size, visible, ())
-        plan.write(self.layout.plan, DeploymentPlan("tp", "cpu", Path("/env"), "tiny", "tiny", 2, (engine,), exporter_port=None))
+        self.write_engines(EnginePlan("server", NO_PORT, size, visible, ()))
+
+    def write_engines(self, *engines: EnginePlan) -> None:
+        plan.write(self.layout.plan, DeploymentPlan("tp", "cpu", Path("/env"), "tiny", "tiny", 2, engines, exporter_port=None))
 
     def start(self, size: int = 2, visible: str | None = None, titles: tuple[str, ...] = ("_TP0", "_TP1")) -> None:
         environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -75,6 +77,20 @@ class World:
             self.worked(pid, 0.0, 0.0)
             (self.proc.root / str(pid) / "statm").write_text("999999 180000 30000 1 0 200000 0\n")
         records.write(self.layout.records, Record("server", "engine", SERVER, 77, 0.0))
+
+    def start_one(self, name: str, server: int, worker: int, visible: str) -> None:
+        """A server with one worker that has no rank, as vLLM's CPU build starts it."""
+        arguments = ["/env/bin/python", "/env/bin/vllm", "serve", str(self.model)]
+        self.proc.add(server, arguments, environment={"CUDA_VISIBLE_DEVICES": visible}, ticks=77)
+        self.proc.add(worker, b"VLLM::Worker\0\0", ppid=server)
+        self.worked(worker, 0.0, 0.0)
+        (self.proc.root / str(worker) / "statm").write_text("999999 1000 300 1 0 2000 0\n")
+        records.write(self.layout.records, Record(name, "engine", server, 77, 0.0))
+
+    def nvlink(self) -> list[tuple[int, int]]:
+        """Bytes sent and received by each card."""
+        cards_ = [gpu._card for gpu in self.node.gpus]
+        return [(sum(link.payload_tx_bytes for link in c.links), sum(link.payload_rx_bytes for link in c.links)) for c in cards_]
 
     def worked(self, pid: int, ran: float, waited: float) -> None:
         """The one thread of a worker has run and waited so many seconds since it began."""
@@ -264,3 +280,116 @@ def test_what_a_process_on_a_cpu_cannot_tell_is_not_there_rather_than_zero(world
     world.tick()
     card = world.node.gpus[0]._card
     assert [number for number in range(1, 120) if card.gpm[number].given] == [1, 2]
+
+
+def tokens(count: float) -> PageCounts:
+    return PageCounts(computed_tokens={0: count})
+
+
+def test_tensor_parallel_ranks_send_what_their_tokens_cost_over_the_links_that_are_up(world: World) -> None:
+    world.tick()
+    assert world.pages.wanted == {NO_PORT}
+    world.pages.give(NO_PORT, tokens(1000))
+    world.tick()
+    assert world.nvlink() == [(0, 0), (0, 0)]  # what went before the mirror looked is not known
+    world.layout.faults.write_text('{"faults": ["link-down"]}')
+    world.pages.give(NO_PORT, tokens(1100))
+    world.tick()
+    world.tick()
+    volume = 100 * 9 * 256 * 2
+    assert world.nvlink() == [(volume, volume), (volume, volume)]
+    assert world.node.gpus[1]._card.links[0].payload_tx_bytes == 0
+
+
+def test_a_page_that_began_anew_moves_nothing(world: World) -> None:
+    world.tick()
+    for count in (1000, 10):
+        world.pages.give(NO_PORT, tokens(count))
+        world.tick()
+    assert world.nvlink() == [(0, 0), (0, 0)]
+
+
+def test_stages_of_a_pipeline_send_one_way(world: World) -> None:
+    world.write_engines(EnginePlan("server", NO_PORT, 1, None, (), pipeline_parallel_size=2))
+    arguments = ["/env/bin/python", "/env/bin/vllm", "serve", str(world.model), "--pipeline-parallel-size", "2"]
+    world.proc.add(SERVER, arguments, environment={}, ticks=77)
+    for pid, stage in ((FIRST, 0), (SECOND_RANK, 1)):
+        world.proc.add(pid, f"VLLM::Worker_PP{stage}".encode() + b"\0\0", ppid=CORE)
+    world.mirror = world.make_mirror()
+    world.tick()
+    assert on_cards(world) == [[FIRST], [SECOND_RANK]]
+    for count in (0, 100):
+        world.pages.give(NO_PORT, tokens(count))
+        world.tick()
+    assert world.nvlink() == [(100 * 2 * 256 * 2, 0), (0, 100 * 2 * 256 * 2)]
+
+
+def test_the_kv_cache_that_decode_pulled_left_the_card_of_prefill(world: World) -> None:
+    for pid in (SERVER, CORE, FIRST, SECOND_RANK):
+        world.proc.remove(pid)
+    records.remove(world.layout.records, "server")
+    world.write_engines(
+        EnginePlan("prefill", 11, 1, "0", (), "prefill", "NixlConnector", 1),
+        EnginePlan("decode", 12, 1, "1", (), "decode", "NixlConnector", 2),
+    )
+    world.start_one("prefill", 600, 601, "0")
+    world.start_one("decode", 700, 701, "1")
+    world.tick()
+    assert on_cards(world) == [[601], [701]]
+    assert world.pages.wanted == {11, 12}
+    for pulled in (0.0, 262_144.0, 786_432.0):
+        world.pages.give(11, PageCounts(prompt_tokens={0: pulled / 2048}))
+        world.pages.give(12, PageCounts(transferred_bytes={0: pulled}))
+        world.tick()
+    assert world.nvlink() == [(786_432, 0), (0, 786_432)]
+
+
+def test_memory_is_no_less_than_weights_and_kv_cache_once_that_is_there(world: World) -> None:
+    world.tick()
+    (world.proc.root / str(FIRST) / "statm").write_text("999999 1000 300 1 0 2000 0\n")  # the rest is swapped out
+    world.tick()
+    used = [gpu._card.memory_used_bytes for gpu in world.node.gpus]
+    assert used == [1000 * PAGE_SIZE, 180000 * PAGE_SIZE]
+    world.pages.give(NO_PORT, PageCounts(cache_tokens=1024 * 128))
+    world.tick()
+    world.tick()
+    least = model.weight_bytes(world.model) // 2 + 134_217_728
+    assert world.node.gpus[0]._card.memory_used_bytes == least
+    assert world.node.gpus[1]._card.memory_used_bytes == 180000 * PAGE_SIZE
+
+
+def test_pages_of_a_server_that_sends_nothing_are_asked_until_its_kv_cache_is_known(world: World) -> None:
+    world.write_plan(1)
+    world.start(size=1, titles=("",))
+    world.mirror = world.make_mirror()
+    world.tick()
+    assert world.pages.wanted == {NO_PORT}
+    world.pages.give(NO_PORT, PageCounts(cache_tokens=100))
+    world.tick()
+    world.tick()
+    assert world.pages.wanted == set()
+
+
+def test_a_foreign_process_holds_its_memory_beside_the_worker(world: World) -> None:
+    world.proc.add(900, ["sleep", "600"], ticks=5)
+    facts = {"card": "1", "gpu_memory_bytes": str(8 << 30)}
+    records.write(world.layout.records, Record("foreign", "fault", 900, 5, 0.0, facts))
+    world.tick()
+    assert on_cards(world) == [[FIRST], [SECOND_RANK, 900]]
+    assert world.node.gpus[1]._card.memory_used_bytes == 180000 * PAGE_SIZE + (8 << 30)
+    world.proc.remove(900)
+    world.tick()
+    assert on_cards(world) == [[FIRST], [SECOND_RANK]]
+
+
+def test_a_server_that_has_not_become_vllm_yet_is_on_no_card(world: World) -> None:
+    world.proc.add(SERVER, ["/env/bin/python", "-m", "poise.testbed.starter"], environment={}, ticks=77)
+    world.mirror = world.make_mirror()
+    world.tick()
+    assert on_cards(world) == [[], []]
+
+
+def test_memory_sensors_keep_their_distance_to_the_core(world: World) -> None:
+    world.tick()
+    card = world.node.gpus[0]._card
+    assert card.temperature_memory - card.temperature == 4

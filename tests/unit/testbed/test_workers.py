@@ -72,6 +72,18 @@ def test_rank_n_sits_on_the_nth_visible_card_and_a_rank_beyond_them_on_none() ->
     assert {card: worker.pid for card, worker in workers.cards_of(ranks, [1, 0]).items()} == {1: 100, 0: 101}
 
 
+def test_workers_of_data_parallel_ranks_sit_behind_those_of_the_ranks_before(tmp_path: Path) -> None:
+    """As vLLM's CPU build names them: without a rank of their own (recorded: dp2-proctree.txt)."""
+    proc = FakeProc(tmp_path)
+    proc.add(10, ["/env/bin/python", "/env/bin/vllm", "serve", "tiny", "--data-parallel-size", "2"])
+    for rank in (0, 1):
+        proc.add(20 + rank, f"VLLM::EngineCore_DP{rank}".encode() + b"\0\0", ppid=10)
+        proc.add(40 - rank, b"VLLM::Worker\0\0", ppid=20 + rank)
+    found = workers.workers_of(10, 1, processes.all_stats(tmp_path), tmp_path)
+    assert [(worker.pid, worker.local_rank) for worker in found] == [(40, 0), (39, 1)]
+    assert workers.local_rank_of("VLLM::Worker_DP1_PP1_TP0", 2, 2) == 6
+
+
 def test_workers_are_found_below_their_server_alone(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.add(10, ["/env/bin/python", "/env/bin/vllm", "serve", "tiny"])
