@@ -195,7 +195,8 @@ def _changed(rule: Rule, wanted: Mapping[str, str]) -> Rule:
         if mark.name in wanted:
             value = _value(mark.name, wanted[mark.name], None)
             line = lines[mark.line]
-            lines[mark.line] = f"{line[: mark.start]}{written(value)}{line[mark.end :]}"
+            number = bound(value) if line[: mark.start].endswith('le="') else written(value)
+            lines[mark.line] = f"{line[: mark.start]}{number}{line[mark.end :]}"
             notes.append(f"{mark.name} is {written(value)}, not {written(mark.value)}")
     durations = {"for": rule.wait, "keep_firing_for": rule.keep_firing_for}
     for key, seconds in durations.items():
@@ -219,3 +220,8 @@ def _changed(rule: Rule, wanted: Mapping[str, str]) -> Rule:
 def written(value: float) -> str:
     """How a threshold is written in an expression: no exponent where digits do, no zeros after the point."""
     return f"{value:.15g}"
+
+
+def bound(value: float) -> str:
+    """How a threshold is written as the bound of a bucket: as Prometheus' Python client and Prometheus 3 write it, 5 as "5.0"."""
+    return repr(float(value))

@@ -78,6 +78,13 @@ def test_the_last_number_of_the_line_is_meant_whatever_else_stands_there() -> No
     assert huge.value == 1e9
 
 
+def test_the_bound_of_a_bucket_is_written_as_pages_have_it() -> None:
+    """Prometheus 2 compares le as text, and Python's client writes 5.0."""
+    rule = 'groups: [{name: g, rules: [{record: "a:b:c", expr: "rate(x_bucket{le=\\"2.5\\"}[5m]) # Slo.seconds"}]}]'
+    (file,) = change([parse_rules(rule)], {"Slo.seconds": "5"})
+    assert 'le="5.0"' in file.rules[0].expr
+
+
 def test_a_comment_that_is_no_name_is_no_mark() -> None:
     assert marks("up > 3  # three of them") == ()
 
