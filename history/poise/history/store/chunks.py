@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 from poise.history.promql.series import Floats, Times
@@ -14,10 +15,24 @@ from poise.history.promql.series import Floats, Times
 _VERSION = 1
 #: Version, number of samples, first time in milliseconds.
 _CHUNK = struct.Struct("<BIq")
+HEAD_BYTES = _CHUNK.size
 #: Version, number of samples.
 _TICK = struct.Struct("<BI")
 #: Chunks are written once and read often; ticks live for an hour.
 _CHUNK_LEVEL, _TICK_LEVEL = 6, 1
+
+
+HOUR = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as it goes to a file: number of the series, edges in milliseconds, encoded samples."""
+
+    series: int
+    start: int
+    end: int
+    data: bytes
 
 
 class DamagedChunk(ValueError):
@@ -69,3 +84,18 @@ def decode_tick(data: bytes) -> tuple[np.ndarray, Floats]:
     except (struct.error, zlib.error) as error:
         raise DamagedChunk(str(error)) from None
     return np.frombuffer(body, dtype="<u4", count=count), np.frombuffer(body, dtype="<f8", offset=4 * count).astype(np.float64)
+
+
+def by_hour(series: int, times: Times, values: Floats) -> list[Chunk]:
+    """Samples of one series as chunks, one for each hour."""
+    edges = np.flatnonzero(np.diff(times // HOUR)) + 1
+    return [
+        Chunk(series, int(part[0]), int(part[-1]), encode_chunk(part, own))
+        for part, own in zip(np.split(times, edges), np.split(values, edges), strict=True)
+        if len(part)
+    ]
+
+
+def chunk_samples(head: bytes) -> int:
+    """How many samples a chunk has, from its first HEAD_BYTES bytes; 0 for bytes that are no chunk."""
+    return int(_CHUNK.unpack(head)[1]) if len(head) == HEAD_BYTES else 0

@@ -1,4 +1,5 @@
-"""The store's file: its schema, and the statements that read and write it. How a file is opened and kept alone is in sqlite_file.py.
+"""The store's file as its one process has it: its schema, and the statements that write. Those that read are in reader.py, how a file is opened
+and kept alone is in sqlite_file.py.
 
 Knows SQLite and the tables; knows no scrape and no query. Not thread-safe by itself: store.py holds the lock.
 """
@@ -7,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from poise.history.promql.labels import Labels, labels
-from poise.history.store.chunks import DamagedChunk, decode_chunk, encode_chunk
+from poise.history.promql.labels import Labels
+from poise.history.store.chunks import Chunk, DamagedChunk, decode_chunk, encode_chunk
+from poise.history.store.reader import Reader
 from poise.history.store.sqlite_file import SqliteFile
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 #: What messages tell a person whose file cannot be used.
@@ -24,16 +25,6 @@ _WAY_OUT = "choose another place with --history PATH"
 _BATCH = 500
 
 _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A chunk as it goes in and out: number of the series, edges in milliseconds, encoded samples."""
-
-    series: int
-    start: int
-    end: int
-    data: bytes
 
 
 class Database:
@@ -47,16 +38,11 @@ class Database:
         """
         self._file = SqliteFile(path, MIGRATIONS, _WAY_OUT)
         self._engine = self._file.engine
+        self.reader = Reader(self._engine)
 
     def close(self) -> None:
         """Gives the file free."""
         self._file.close()
-
-    # ------------------------------------------------------------------------------------------------------------ series
-    def all_series(self) -> dict[Labels, int]:
-        """Every series that the file knows, with its number."""
-        with self._engine.connect() as connection:
-            return {labels(json.loads(row.labels)): row.id for row in connection.execute(select(_series.c.id, _series.c.labels))}
 
     # ----------------------------------------------------------------------------------------------------------- writing
     @contextlib.contextmanager
@@ -68,49 +54,6 @@ class Database:
         """
         with self._file.writing() as connection:
             yield Writer(connection)
-
-    # ----------------------------------------------------------------------------------------------------------- reading
-    def ticks(self) -> list[tuple[int, bytes]]:
-        """All ticks (milliseconds, data), as they came."""
-        with self._engine.connect() as connection:
-            return [(row.at, row.data) for row in connection.execute(select(_tick.c.at, _tick.c.data).order_by(_tick.c.id))]
-
-    def chunks(self, series: Sequence[int], start: int, end: int) -> dict[int, list[bytes]]:
-        """The chunks of some series that reach into start … end, by number, in order of time."""
-        found: dict[int, list[bytes]] = {}
-        with self._engine.connect() as connection:
-            for first in range(0, len(series), _BATCH):
-                wanted = (
-                    select(_chunk.c.series, _chunk.c.data)
-                    .where(_chunk.c.series.in_(series[first : first + _BATCH]))
-                    .where(_chunk.c.shelved.is_(False), _chunk.c.end >= start, _chunk.c.start <= end)
-                    .order_by(_chunk.c.series, _chunk.c.start)
-                )
-                for row in connection.execute(wanted):
-                    found.setdefault(row.series, []).append(row.data)
-        return found
-
-    def edges(self, *, shelved: bool) -> tuple[int, int] | None:
-        """Earliest start and latest end of the chunks that are (not) shelved; None when there are none."""
-        with self._engine.connect() as connection:
-            row = connection.execute(select(func.min(_chunk.c.start), func.max(_chunk.c.end)).where(_chunk.c.shelved.is_(shelved))).one()
-        return None if row[0] is None else (int(row[0]), int(row[1]))
-
-    def counts(self) -> Mapping[str, int]:
-        """How many series, chunks and ticks there are."""
-        with self._engine.connect() as connection:
-            return {
-                table.name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-                for table in (_series, _chunk, _tick)
-            }
-
-    def used_bytes(self) -> int:
-        """Bytes of the file that hold something."""
-        with self._engine.connect() as connection:
-            size, pages, free = (
-                int(connection.execute(text(f"PRAGMA {name}")).scalar_one()) for name in ("page_size", "page_count", "freelist_count")
-            )
-        return size * (pages - free)
 
 
 class Writer:

@@ -1,7 +1,8 @@
-"""Every known series with its newest samples in memory. Knows no file and no lock: store.py holds both."""
+"""Every known series with its newest samples in memory. Knows no lock: store.py holds it."""
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,10 @@ import numpy as np
 from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher, MatchOperator
 from poise.history.promql.series import Floats, StoredSeries, Times, fits
+from poise.history.store.chunks import DamagedChunk, decode_tick
+from poise.history.store.reader import Reader
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -93,6 +98,22 @@ class Head:
     def newest(self) -> int | None:
         """The time of the newest sample in memory."""
         return max((record.times[-1] for record in self._records.values() if record.times), default=None)
+
+    def restore(self, reader: Reader) -> int | None:
+        """Takes in every series of a file and what no chunk has yet; the time of the first such sample (milliseconds), None without any.
+
+        Raises:
+            ReadFailed: the disk does not give what is on it.
+        """
+        numbers = {number: self.add(own, number) for own, number in reader.all_series().items()}
+        ticks = []
+        for at, data in reader.ticks():
+            try:
+                ticks.append((at, *decode_tick(data)))
+            except DamagedChunk as error:
+                logger.warning("the scrape at %d is damaged and left out: %s", at, error)
+        self.load(numbers, ticks)
+        return min((tick[0] for tick in ticks), default=None)
 
     def load(self, numbers: dict[int, Record], ticks: Sequence[tuple[int, np.ndarray, Floats]]) -> None:
         """Takes in ticks (time, numbers of series, values), oldest first; numbers that nobody has are left out."""

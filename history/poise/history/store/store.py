@@ -20,15 +20,17 @@ from pathlib import Path
 import numpy as np
 from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher
-from poise.history.promql.series import STALE, Floats, StoredSeries, Times
-from poise.history.store.chunks import DamagedChunk, decode_chunk, decode_tick, encode_chunk, encode_tick
-from poise.history.store.database import Chunk, Database
-from poise.history.store.head import Head, Record, stored
-from poise.history.store.sqlite_file import WriteFailed
+from poise.history.promql.series import STALE, StoredSeries
+from poise.history.store.chunks import HOUR, by_hour, encode_tick
+from poise.history.store.database import Database
+from poise.history.store.head import Head, Record
+from poise.history.store.reader import ReadFailed
+from poise.history.store.selecting import labels_of, newer, with_older
+from poise.history.store.shelf import Shelf
+from poise.history.store.sqlite_file import StoreError, WriteFailed
 
 logger = logging.getLogger(__name__)
 
-HOUR = 3_600_000
 #: A chunk is closed so long after its hour, when no scrape can bring samples for it any more (milliseconds).
 _SETTLE = 60_000
 #: Without a disk memory is bounded instead: so many milliseconds are kept.
@@ -94,10 +96,14 @@ class Store:
         self._last: dict[str, int] = {}  # when that was
         self._head = Head(0)
         self._flushed = 0  # samples before are in chunks
-        self._shelf: tuple[int, int] | None = None
+        self._shelf: Shelf | None = None
         self._pruned_at: tuple[float, float] | None = None
         self._doubted_until = float("-inf")
-        self._load()
+        try:
+            self._load()
+        except ReadFailed as failure:
+            self.close()
+            raise StoreError(f"{path}: {failure}; choose another place with --history PATH") from None
 
     def close(self) -> None:
         """Gives the file free; everything is on it already."""
@@ -110,16 +116,9 @@ class Store:
         now = self._now()
         if self._database is None:
             return
-        numbers = {number: self._head.add(own, number) for own, number in self._database.all_series().items()}
-        ticks = []
-        for at, data in self._database.ticks():
-            try:
-                ticks.append((at, *decode_tick(data)))
-            except DamagedChunk as error:
-                logger.warning("%s: the scrape at %d is damaged and left out: %s", self._path, at, error)
-        self._head.load(numbers, ticks)
-        self._head.floor = self._flushed = min((tick[0] for tick in ticks), default=now)
-        self._shelf = self._database.edges(shelved=True)
+        self._shelf = Shelf(self._database)
+        floor = self._head.restore(self._database.reader)
+        self._head.floor = self._flushed = now if floor is None else floor
         # What was there when the process ended is stale from then on, or it would seem to live for five more minutes.
         newest = self._head.newest
         if newest is not None and newest < now:
@@ -239,24 +238,13 @@ class Store:
                 for record in records:
                     number = numbers.get(record.labels) if record.number is None else record.number
                     assert number is not None
-                    writer.put_chunks(self._chunks_of(record, number, self._flushed, upto - 1))
+                    writer.put_chunks(by_hour(number, *record.between(self._flushed, upto - 1)))
                 writer.forget_ticks(upto)
         except WriteFailed as failure:
             self._tell(str(failure))
             return
         self._number(numbers)
         self._flushed = upto
-
-    @staticmethod
-    def _chunks_of(record: Record, number: int, start: int, end: int) -> list[Chunk]:
-        """The samples of a record from start to end, a chunk for each hour."""
-        times, values = record.between(start, end)
-        edges = np.flatnonzero(np.diff(times // HOUR)) + 1
-        return [
-            Chunk(number, int(part[0]), int(part[-1]), encode_chunk(part, own))
-            for part, own in zip(np.split(times, edges), np.split(values, edges), strict=True)
-            if len(part)
-        ]
 
     def _prune(self) -> None:
         """Old chunks go, by age and by size; series without any samples go with them."""
@@ -270,8 +258,8 @@ class Store:
             if monotonic >= self._doubted_until:
                 with self._database.writing() as writer:
                     writer.forget_chunks(round((wall - self._retention.seconds) * 1000))
-            while self._database.used_bytes() > self._retention.bytes:
-                edges = self._database.edges(shelved=False)
+            while self._database.reader.used_bytes() > self._retention.bytes:
+                edges = self._database.reader.edges(shelved=False)
                 if edges is None:
                     break
                 with self._database.writing() as writer:
@@ -282,7 +270,7 @@ class Store:
                 gone = [record for record in self._head if not record.times and record.number not in living]
                 writer.forget_series([record.number for record in gone if record.number is not None])
                 writer.give_back_space()
-        except WriteFailed as failure:
+        except (ReadFailed, WriteFailed) as failure:
             self._tell(str(failure))
             return
         self._head.remove(gone)
@@ -294,17 +282,9 @@ class Store:
         if newest is None or newest <= at:
             return
         logger.warning("the clock was set back by %.0f s; samples whose times lie ahead are put aside", (newest - at) / 1000)
-        if self._database is not None:
+        if self._shelf is not None:
             try:
-                with self._database.writing() as writer:
-                    writer.shelve_after(at)
-                    for record in self._head:
-                        if record.number is not None and record.times and record.times[-1] > at:
-                            ahead = max(at + 1, self._flushed)  # what is in chunks is shelved with them
-                            writer.put_chunks(self._chunks_of(record, record.number, ahead, record.times[-1]), shelved=True)
-                            # What came before the step has its ticks taken away below, and must not be lost with them.
-                            writer.put_chunks(self._chunks_of(record, record.number, self._flushed, at))
-                    writer.forget_ticks(None)
+                self._shelf.put(self._head, self._flushed, at)
             except WriteFailed as failure:
                 self._tell(str(failure))
         for record in self._head:
@@ -312,61 +292,41 @@ class Store:
         self._head.floor = min(self._head.floor, at + 1)
         self._flushed = at + 1
         self._last = dict.fromkeys(self._last, at - 1)
-        if self._database is not None:
-            self._shelf = self._database.edges(shelved=True)
+        if self._shelf is not None:
+            try:
+                self._shelf.look_again()
+            except ReadFailed as failure:
+                self._tell(str(failure))
 
     def _resolve_shelf(self, at: int) -> None:
         """Past the times on the shelf it shows which clock was wrong: what was stored meanwhile at those times is right, else the shelf is."""
-        if self._database is None or self._shelf is None or at <= self._shelf[1]:
+        if self._shelf is None or not self._shelf.is_past(at):
             return
-        start, end = self._shelf
+        # All of the head goes to chunks, so that what comes back from the shelf is not hidden behind it.
+        self._flush(at)
+        if self._flushed != at:
+            return
         try:
-            # All of the head goes to chunks, so that what comes back from the shelf is not hidden behind it.
-            self._flush(at)
-            if self._flushed != at:
-                return
-            edges = self._database.edges(shelved=False)
-            taken = edges is not None and edges[1] >= start
-            with self._database.writing() as writer:
-                if taken:
-                    writer.clear_shelf()
-                else:
-                    writer.unshelve()
-        except WriteFailed as failure:
+            self._shelf.decide()
+        except (ReadFailed, WriteFailed) as failure:
             self._tell(str(failure))
             return
-        logger.info("samples from %d to %d were put aside; they are %s", start, end, "forgotten" if taken else "back")
-        self._shelf = None
         self._cut(at)
 
     # ----------------------------------------------------------------------------------------------------------- reading
     def select(self, matchers: Sequence[Matcher], start: int, end: int) -> list[StoredSeries]:
-        """As `poise.history.promql.series.Storage` says."""
+        """As `poise.history.promql.series.Storage` says. Raises ReadFailed where the disk does not give what is on it."""
         with self._lock:
-            records = self._head.matching(matchers)
-            floor = self._head.floor
-            newer = [record.between(start, end) for record in records]
-            database = self._database
-        older: Mapping[int, list[bytes]] = {}
-        if database is not None and start < floor:
-            numbers = [record.number for record in records if record.number is not None]
-            older = database.chunks(numbers, start, min(end, floor - 1))
-        found = []
-        for record, part in zip(records, newer, strict=True):
-            parts = [self._clipped(data, start, min(end, floor - 1)) for data in older.get(record.number or 0, ())]
-            one = stored(record, [*parts, part])
-            if one is not None:
-                found.append(one)
-        return found
+            part = newer(self._head, matchers, start, end)
+            reader = None if self._database is None else self._database.reader
+        return with_older(part, reader, start, end)
 
-    def _clipped(self, data: bytes, start: int, end: int) -> tuple[Times, Floats]:
-        try:
-            times, values = decode_chunk(data)
-        except DamagedChunk as error:
-            logger.warning("%s: a chunk is damaged and left out: %s", self._path, error)
-            return np.empty(0, dtype=np.int64), np.empty(0)
-        first, last = np.searchsorted(times, (start, end + 1))
-        return times[first:last], values[first:last]
+    def series(self, matchers: Sequence[Matcher], start: int, end: int) -> list[Labels]:
+        """The labels of the series that fit and have samples from start to end (milliseconds). Raises ReadFailed."""
+        with self._lock:
+            part = newer(self._head, matchers, start, end)
+            reader = None if self._database is None else self._database.reader
+        return labels_of(part, reader, start, end)
 
     def names(self) -> list[str]:
         """The names of all series."""
@@ -382,26 +342,31 @@ class Store:
     def oldest(self) -> float | None:
         """When the history begins (Unix seconds), None without any."""
         with self._lock:
-            edges = None if self._database is None else self._database.edges(shelved=False)
+            edges = None if self._database is None else self._database.reader.edges(shelved=False)
             first = min((record.times[0] for record in self._head if record.times), default=None)
         times = [time for time in (first, *((edges[0],) if edges else ())) if time is not None]
         return min(times) / 1000 if times else None
 
     def status(self) -> StoreStatus:
-        """How it does."""
+        """How it does; of the file nothing while the disk does not give what is on it."""
         with self._lock:
-            edges = None if self._database is None else self._database.edges(shelved=False)
-            counts = {} if self._database is None else self._database.counts()
-            newest = self._head.newest
+            edges: tuple[int, int] | None = None
+            chunks = used = 0
+            if self._database is not None:
+                reader = self._database.reader
+                try:
+                    edges, chunks, used = reader.edges(shelved=False), reader.counts()["chunk"], reader.used_bytes()
+                except ReadFailed as failure:
+                    self._tell(str(failure))
             first = min((record.times[0] for record in self._head if record.times), default=None)
-            times = [time for time in (first, newest, *(edges or ())) if time is not None]
+            times = [time for time in (first, self._head.newest, *(edges or ())) if time is not None]
             return StoreStatus(
                 path=self._path,
                 error=self._error,
                 series=len(self._head),
                 head_samples=self._head.samples,
-                chunks=counts.get("chunk", 0),
-                used_bytes=0 if self._database is None else self._database.used_bytes(),
+                chunks=chunks,
+                used_bytes=used,
                 oldest=min(times) / 1000 if times else None,
                 newest=max(times) / 1000 if times else None,
                 dropped_series=self._dropped,

@@ -1,0 +1,69 @@
+"""Series out of a head and a file together: what is older than the head's floor comes from chunks, the rest from memory.
+
+Knows no lock: whoever shares the head takes `newer` under one, and reads the file without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from poise.history.promql.labels import Labels
+from poise.history.promql.nodes import Matcher
+from poise.history.promql.series import Floats, StoredSeries, Times
+from poise.history.store.chunks import DamagedChunk, decode_chunk
+from poise.history.store.head import Head, Record, stored
+from poise.history.store.reader import Reader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """What a head has for a question: the records that fit, their samples from start to end, and the time from which it has everything."""
+
+    records: Sequence[Record]
+    samples: Sequence[tuple[Times, Floats]]
+    floor: int
+
+
+def newer(head: Head, matchers: Sequence[Matcher], start: int, end: int) -> Newer:
+    """The head's part."""
+    records = head.matching(matchers)
+    return Newer(records, [record.between(start, end) for record in records], head.floor)
+
+
+def with_older(part: Newer, reader: Reader | None, start: int, end: int) -> list[StoredSeries]:
+    """The whole answer. Raises ReadFailed."""
+    older: Mapping[int, list[bytes]] = {}
+    if reader is not None and start < part.floor:
+        older = reader.chunks([record.number for record in part.records if record.number is not None], start, min(end, part.floor - 1))
+    found = []
+    for record, samples in zip(part.records, part.samples, strict=True):
+        parts = [_clipped(data, start, min(end, part.floor - 1)) for data in older.get(record.number or 0, ())]
+        one = stored(record, [*parts, samples])
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def labels_of(part: Newer, reader: Reader | None, start: int, end: int) -> list[Labels]:
+    """The labels of the series that have samples from start to end (of those on disk: a chunk that reaches into it). Raises ReadFailed."""
+    here = [record for record, samples in zip(part.records, part.samples, strict=True) if len(samples[0])]
+    rest = [record for record, samples in zip(part.records, part.samples, strict=True) if not len(samples[0]) and record.number is not None]
+    if reader is None or not rest or start >= part.floor:
+        return [record.labels for record in here]
+    present = reader.present([record.number for record in rest if record.number is not None], start, min(end, part.floor - 1))
+    return [record.labels for record in (*here, *(record for record in rest if record.number in present))]
+
+
+def _clipped(data: bytes, start: int, end: int) -> tuple[Times, Floats]:
+    try:
+        times, values = decode_chunk(data)
+    except DamagedChunk as error:
+        logger.warning("a chunk is damaged and left out: %s", error)
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    first, last = np.searchsorted(times, (start, end + 1))
+    return times[first:last], values[first:last]
