@@ -104,8 +104,13 @@ class GroupRun:
                 run.alerts, run.health = known[run.rule.key].alerts, known[run.rule.key].health
         self.evaluated = before.evaluated
 
+    def target(self, rule: PreparedRule) -> str:
+        """Under what name the store keeps apart what a rule gives."""
+        return f"rule {self.group.key};{rule.key}"
+
     def set_back(self, by: int) -> None:
-        """The clock was set back by so many milliseconds: what was pending for a minute still is."""
+        """The clock was set back by so many milliseconds: what was pending for a minute still is, and slots count from there."""
+        self.evaluated = None if self.evaluated is None else self.evaluated - by
         for run in self.rules:
             run.alerts = {own: shifted(alert, -by) for own, alert in run.alerts.items()}
 
@@ -132,7 +137,7 @@ class GroupRun:
                 else:
                     run.alerts, transitions = evaluate(run.rule.alert, results, at, run.alerts, self._external)
                     samples = {own: value for one in run.alerts.values() if one.state is not State.INACTIVE for own, value in series(one)}
-                keep(f"rule {self.group.key};{run.rule.key}", at / 1000, samples)
+                keep(self.target(run.rule), at / 1000, samples)
             except LimitExceeded as failure:
                 error = str(failure)
                 transitions = [Transition(at, own, one.state, None, one.value, one.annotations) for own, one in run.alerts.items()]

@@ -96,8 +96,10 @@ def _missing(node: Node, recordings: Recordings, present: Present, back: int, se
     match node:
         case Selector():
             name = node.name
-            if name is None or name in seen:
+            if name is None:
                 return []
+            if name in seen:  # a recording that reads itself gives nothing to begin with
+                return [name]
             if name in recordings:
                 return _missing(recordings[name], recordings, present, back + max(0, node.offset), seen | {name})
             return [] if present(name, back + max(0, node.offset) + LOOKBACK) else [name]
