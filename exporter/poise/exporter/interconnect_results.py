@@ -163,10 +163,11 @@ def read(path: Path) -> Kept:
 
 def as_json(measurements: Iterable[Measurement]) -> dict[str, object]:
     """The object that the file holds: of each group of cards and backend the newest, of all groups the newest MOST_MEASUREMENTS."""
-    return {"format": FORMAT, "version": VERSION, "measurements": [_as_json(each) for each in _newest(measurements)]}
+    return {"format": FORMAT, "version": VERSION, "measurements": [one_as_json(each) for each in _newest(measurements)]}
 
 
-def _as_json(each: Measurement) -> dict[str, object]:
+def one_as_json(each: Measurement) -> dict[str, object]:
+    """One measurement as it stands in the file."""
     fields: dict[str, object] = {name: getattr(each, name) for name in Measurement.__slots__ if name not in ("runs", "cards")}
     runs = [{"p2p": run.p2p, "sizes": [size._asdict() for size in run.sizes]} for run in each.runs]
     return {**fields, "cards": list(each.cards), "runs": runs}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from poise.exporter import interconnect_results as results
 from poise.exporter import metrics as m
+from poise.exporter.command import Exporter
 from poise.exporter.exposition import Build, Exposition
 from poise.exporter.interconnect_readings import interconnect_readings
 from poise.exporter.interconnect_results import Kept, Measurement, Run, Size, Usable
+from poise.exporter.procfs import ProcFs
+from poise.exporter.settings import ExporterSettings
 
 from tests.scenes import START, card, node
+from tests.waiting import wait_until
 
 BOOT = "3e2b3db8-218e-470f-b39e-acedc16d669b"
 MIB = 1 << 20
@@ -208,3 +213,16 @@ def test_series_are_one_of_each_group_and_way() -> None:
 
 def test_without_a_measurement_there_is_no_series() -> None:
     assert "poise_interconnect" not in Exposition(Build("1", "3")).render(node([card(0)]), (), START).decode()
+
+
+def test_a_running_exporter_shows_what_was_kept(tmp_path: Path) -> None:
+    boot_id = ProcFs().boot_id()
+    assert boot_id, "the kernel tells which boot this is"
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(results.as_json([replace(LOOPBACK, boot_id=boot_id, measured_at=time.time())])))
+    exporter = Exporter(replace(ExporterSettings(), discover=False, interconnect_file=str(path)))
+    exporter.start()
+    try:
+        wait_until(lambda: (published := exporter.latest()) is not None and interconnect_readings(published.snapshot), "the measurement")
+    finally:
+        exporter.stop()
