@@ -29,6 +29,7 @@ from poise.history.promql.errors import QueryError
 from poise.history.promql.evaluate import Semantics, Settings
 from poise.history.promql.labels import Labels, labels
 from poise.history.promql.series import STALE, MemoryStorage, StoredSeries
+from poise.history.store.store import Store
 
 from tests.needs import needs
 from tests.waiting import wait_until
@@ -226,6 +227,15 @@ def _ask(url: str, path: str, parameters: Mapping[str, str]) -> object:
 def engine(stored: Sequence[StoredSeries]) -> Engine:
     """Ours, over the same series, in the generation of the Prometheus that Debian 12 has."""
     return Engine(MemoryStorage(stored), Settings(semantics=Semantics.PROMETHEUS_2))
+
+
+def store(stored: Sequence[StoredSeries]) -> Store:
+    """The same series in a store in memory. Each is a target of its own, so that its gaps stay gaps."""
+    kept = Store(None, wall=lambda: (BASE + LENGTH) / 1000)
+    for number, one in enumerate(stored):
+        for at, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+            kept.append(str(number), at / 1000, {one.labels: value})
+    return kept
 
 
 def _key(metric: Mapping[str, str]) -> Labels:

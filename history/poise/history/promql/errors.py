@@ -21,3 +21,7 @@ class ExecutionError(QueryError):
 
 class QueryTimeout(QueryError):
     """The query took longer than it may."""
+
+
+class Unavailable(QueryError):
+    """Who was asked cannot answer now: not reachable, refuses us, overloaded, or its disk fails."""

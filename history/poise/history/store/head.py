@@ -32,6 +32,10 @@ class Record:
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
         return np.array(self.times[first:last], dtype=np.int64), np.array(self.values[first:last], dtype=np.float64)
 
+    def reaches(self, start: int, end: int) -> bool:
+        """Whether there is a sample of start ≤ time ≤ end."""
+        return bisect_left(self.times, start) < bisect_right(self.times, end)
+
     def forget_before(self, at: int) -> None:
         """Samples before a time."""
         cut = bisect_left(self.times, at)

@@ -49,14 +49,28 @@ def with_older(part: Newer, reader: Reader | None, start: int, end: int) -> list
     return found
 
 
-def labels_of(part: Newer, reader: Reader | None, start: int, end: int) -> list[Labels]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The records that fit, whether each has samples in memory from start to end, and the time from which the head has everything."""
+
+    records: Sequence[Record]
+    here: Sequence[bool]
+    floor: int
+
+
+def known(head: Head, matchers: Sequence[Matcher], start: int, end: int) -> Known:
+    """The head's part of a question for labels."""
+    records = head.matching(matchers)
+    return Known(records, [record.reaches(start, end) for record in records], head.floor)
+
+
+def labels_of(part: Known, reader: Reader | None, start: int, end: int) -> list[Labels]:
     """The labels of the series that have samples from start to end (of those on disk: a chunk that reaches into it). Raises ReadFailed."""
-    here = [record for record, samples in zip(part.records, part.samples, strict=True) if len(samples[0])]
-    rest = [record for record, samples in zip(part.records, part.samples, strict=True) if not len(samples[0]) and record.number is not None]
-    if reader is None or not rest or start >= part.floor:
-        return [record.labels for record in here]
-    present = reader.present([record.number for record in rest if record.number is not None], start, min(end, part.floor - 1))
-    return [record.labels for record in (*here, *(record for record in rest if record.number in present))]
+    present: set[int] = set()
+    if reader is not None and start < part.floor:
+        rest = [record.number for record, here in zip(part.records, part.here, strict=True) if not here and record.number is not None]
+        present = reader.present(rest, start, min(end, part.floor - 1))
+    return [record.labels for record, here in zip(part.records, part.here, strict=True) if here or record.number in present]
 
 
 def _clipped(data: bytes, start: int, end: int) -> tuple[Times, Floats]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from poise.history.promql.errors import Unavailable
 from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import STALE, StoredSeries
@@ -25,7 +26,7 @@ from poise.history.store.chunks import HOUR, by_hour, encode_tick
 from poise.history.store.database import Database
 from poise.history.store.head import Head, Record
 from poise.history.store.reader import ReadFailed
-from poise.history.store.selecting import labels_of, newer, with_older
+from poise.history.store.selecting import known, labels_of, newer, with_older
 from poise.history.store.shelf import Shelf
 from poise.history.store.sqlite_file import StoreError, WriteFailed
 
@@ -315,18 +316,27 @@ class Store:
 
     # ----------------------------------------------------------------------------------------------------------- reading
     def select(self, matchers: Sequence[Matcher], start: int, end: int) -> list[StoredSeries]:
-        """As `poise.history.promql.series.Storage` says. Raises ReadFailed where the disk does not give what is on it."""
+        """As `poise.history.promql.series.Storage` says. Raises Unavailable where the disk does not give what is on it."""
         with self._lock:
             part = newer(self._head, matchers, start, end)
             reader = None if self._database is None else self._database.reader
-        return with_older(part, reader, start, end)
+        try:
+            return with_older(part, reader, start, end)
+        except ReadFailed as failure:
+            raise self._unreadable(failure) from None
 
     def series(self, matchers: Sequence[Matcher], start: int, end: int) -> list[Labels]:
-        """The labels of the series that fit and have samples from start to end (milliseconds). Raises ReadFailed."""
+        """The labels of the series that fit and have samples from start to end (milliseconds). Raises Unavailable as `select`."""
         with self._lock:
-            part = newer(self._head, matchers, start, end)
+            part = known(self._head, matchers, start, end)
             reader = None if self._database is None else self._database.reader
-        return labels_of(part, reader, start, end)
+        try:
+            return labels_of(part, reader, start, end)
+        except ReadFailed as failure:
+            raise self._unreadable(failure) from None
+
+    def _unreadable(self, failure: ReadFailed) -> Unavailable:
+        return Unavailable(f"{self._path} cannot be read: {failure}")
 
     def names(self) -> list[str]:
         """The names of all series."""
