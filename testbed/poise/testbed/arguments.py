@@ -7,9 +7,17 @@ import re
 from pathlib import Path
 
 from poise.testbed import demo, faults, shapes
+from poise.testbed.bench.arguments import add_load_arguments, add_runs_arguments
+from poise.testbed.comparison.arguments import add_compare_arguments
+from poise.testbed.interconnect.arguments import add_interconnect_arguments
 
 LOG_LINES = 100
+# Of the light client; a profile has its own.
 DEFAULT_LOAD_SECONDS = 30.0
+DEFAULT_CLIENTS = 4
+DEFAULT_PROMPT_WORDS = 48
+DEFAULT_MAX_TOKENS = 64
+DEFAULT_SEED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add("install", "install vLLM into an environment of its own (GPU build with an NVIDIA driver, else the CPU build)", installing)
     up = add("up", "start a deployment and wait until it answers", common, installing)
-    up.add_argument("shape", choices=shapes.names(), help="; ".join(f"{n}: {shapes.load(n).title}" for n in shapes.names()))
+    ships = "; ".join(f"{name}: {shapes.load(name).title}" for name in shapes.names())
+    up.add_argument("shape", type=_shape, metavar="SHAPE", help=f"{ships}; or the path of a TOML file of your own (docs/testbed.md)")
     _add_up_arguments(up)
     driving = add("load", "send requests and show throughput, time to first token and inter-token latency", common)
     _add_load_arguments(driving)
+    add_load_arguments(driving)
+    add_runs_arguments(add("runs", "list the saved runs of measured load", common))
+    comparing = add("compare", "measure shapes one after the other with the same load, and say which is faster than one card", common, installing)
+    add_compare_arguments(comparing, _shape, _positive)
     breaking = add("fault", "put a fault on the deployment, or take it back", common)
     what = breaking.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", choices=[fault.name for fault in faults.FAULTS], help="see --list")
     what.add_argument("--undo", action="store_true", help="bring the healthy deployment back")
     what.add_argument("--list", action="store_true", help="the faults, what each should raise, and whether this deployment can take it")
     breaking.add_argument("--json", action="store_true", help="with --list: for machines")
+    add_interconnect_arguments(add("interconnect", "measure all-reduces over the cards, with and without peer-to-peer, for the doctor"))
     look = add("status", "processes, roles, cards and readiness", common)
     look.add_argument("--json", action="store_true", help="for machines")
     logs = add("logs", "show the logs of the parts", common)
@@ -53,13 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument("-n", "--lines", type=_positive, default=LOG_LINES, help=f"last lines of each (default {LOG_LINES})")
     add("down", "end everything and remove what it left", common)
     show = add("demo", "page, deployment and endless light load in one; Ctrl-C ends all of it", common, installing)
-    show.add_argument("shape", nargs="?", default="tp", choices=shapes.names(), help="default tp")
+    show.add_argument("shape", nargs="?", default="tp", type=_shape, metavar="SHAPE", help="as for `up`; default tp")
     show.add_argument("--page-port", type=int, default=demo.PAGE_PORT, help=f"of the page (default {demo.PAGE_PORT}, 0: any)")
     show.add_argument("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself")
     _add_up_arguments(show)
 
 
 def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    for role in ("prefill", "decode"):
+        parser.add_argument(
+            f"--{role}", type=_ranks, metavar="N", help=f"so many {role} servers, in shapes that split the two (pd, hybrid)"
+        )
+    for role in ("prefill", "decode"):
+        parser.add_argument(f"--{role}-tp", type=_ranks, metavar="N", help=f"tensor-parallel size of each {role} server")
     parser.add_argument("--model", help="folder or Hugging Face name (default: tiny without GPUs, else the Qwen2.5 that fits)")
     parser.add_argument(
         "--port",
@@ -84,17 +104,17 @@ def _add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="another server than the deployment's router or first engine")
     parser.add_argument("--engine", help="an engine of the deployment by name, past the router")
     parser.add_argument("--model", help="served model name (default: the deployment's)")
-    parser.add_argument("-c", "--concurrency", type=_positive, default=4, help="clients (default 4)")
+    parser.add_argument("-c", "--concurrency", type=_positive, help=f"clients (default {DEFAULT_CLIENTS})")
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--requests", type=_positive, metavar="N", help="end after N requests")
     ends.add_argument(
         "--for", dest="seconds", type=float, metavar="SECONDS", help=f"end after SECONDS (default {DEFAULT_LOAD_SECONDS:.0f})"
     )
     ends.add_argument("--forever", action="store_true", help="go on until Ctrl-C; outlives restarts of the server")
-    parser.add_argument("--prompt-words", type=_positive, default=48, help="words in a prompt (default 48)")
-    parser.add_argument("--max-tokens", type=_positive, default=64, help="tokens in an answer (default 64)")
-    parser.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="between two requests of a client (default 0)")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts (default 1)")
+    parser.add_argument("--prompt-words", type=_positive, help=f"words in a prompt (default {DEFAULT_PROMPT_WORDS})")
+    parser.add_argument("--max-tokens", type=_positive, help=f"tokens in an answer (default {DEFAULT_MAX_TOKENS})")
+    parser.add_argument("--pause", type=float, metavar="SECONDS", help="between two requests of a client (default 0)")
+    parser.add_argument("--seed", type=int, help=f"of the prompts (default {DEFAULT_SEED}, or the profile's)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
@@ -103,6 +123,23 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return number
+
+
+def _ranks(text: str) -> int:
+    number = int(text) if re.fullmatch("[0-9]{1,4}", text) else 0
+    if not 1 <= number <= shapes.MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {shapes.MOST_RANKS}")
+    return number
+
+
+def _shape(text: str) -> str:
+    """A name that ships, or a path; what is in the file is looked at later."""
+    if not shapes.is_path(text) and text not in shapes.names():
+        ships = ", ".join(shapes.names())
+        raise argparse.ArgumentTypeError(
+            f"there is no shape {text!r}: choose from {ships}, or give the path of a TOML file (./{text}.toml)"
+        )
+    return text
 
 
 def _part_port(text: str) -> tuple[str, int]:

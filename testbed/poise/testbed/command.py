@@ -14,11 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, status, teardown
-from poise.testbed.arguments import DEFAULT_LOAD_SECONDS, add_arguments
+from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, sizing, status, teardown
+from poise.testbed.arguments import (
+    DEFAULT_CLIENTS,
+    DEFAULT_LOAD_SECONDS,
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_PROMPT_WORDS,
+    DEFAULT_SEED,
+    add_arguments,
+)
+from poise.testbed.bench import command as bench
+from poise.testbed.bench.arguments import profile_options
+from poise.testbed.comparison import command as comparison
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.faults import listing
+from poise.testbed.interconnect import command as interconnect
 from poise.testbed.paths import StateLayout
 from poise.testbed.planning import STEP_INSTALL, Request, step_names
 from poise.testbed.progress import FileSink, Progress, Sink, TerminalSink
@@ -33,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
         "install": _install,
         "up": _up,
         "load": _load,
+        "runs": bench.list_runs,
+        "compare": _compare,
         "fault": _fault,
+        "interconnect": lambda arguments: interconnect.run(arguments, _progress, _say),
         "status": _status,
         "logs": _logs,
         "down": _down,
@@ -60,9 +74,10 @@ def _install(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _request(arguments: argparse.Namespace, shape: shapes.Shape) -> Request:
+def _request(arguments: argparse.Namespace) -> Request:
+    sizes = sizing.Sizes(arguments.prefill, arguments.decode, arguments.prefill_tp, arguments.decode_tp)
     return Request(
-        shape=shape,
+        shape=sizing.resize(shapes.load(arguments.shape), sizes),
         state_directory=paths.state_directory(os.environ, arguments.state_dir),
         cache_directory=paths.cache_directory(os.environ),
         model=arguments.model,
@@ -74,7 +89,7 @@ def _request(arguments: argparse.Namespace, shape: shapes.Shape) -> Request:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    request = _request(arguments, shapes.load(arguments.shape))
+    request = _request(arguments)
     simulated = not hardware.detect().has_gpus
     progress = _progress(request.shape.title, step_names(request, simulated), arguments.progress)
     deployment = Deployment.up(request, progress, os.environ, _say)
@@ -84,7 +99,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    request = _request(arguments, shapes.load(arguments.shape))
+    request = _request(arguments)
     layout = StateLayout(request.state_directory)
     layout.make()
     file = arguments.progress or layout.progress
@@ -100,6 +115,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> int:
+    if arguments.profile is not None:
+        return bench.load_profile(arguments, _progress(f"Load {arguments.profile}", [], None))
+    measured = profile_options(arguments)
+    if measured:
+        raise TestbedError(f"{measured[0]} belongs to measured load: give --profile as well, e.g. --profile chat")
     url, model = arguments.url, arguments.model
     if url is None or model is None:
         deployment = Deployment.open(paths.state_directory(os.environ, arguments.state_dir))
@@ -109,13 +129,13 @@ def _load(arguments: argparse.Namespace) -> int:
     settings = load.LoadSettings(
         url=url,
         model=model,
-        concurrency=arguments.concurrency,
+        concurrency=arguments.concurrency or DEFAULT_CLIENTS,
         requests=arguments.requests,
         seconds=None if endless else (arguments.seconds or DEFAULT_LOAD_SECONDS),
-        prompt_words=arguments.prompt_words,
-        max_tokens=arguments.max_tokens,
-        pause_seconds=arguments.pause,
-        seed=arguments.seed,
+        prompt_words=arguments.prompt_words or DEFAULT_PROMPT_WORDS,
+        max_tokens=arguments.max_tokens or DEFAULT_MAX_TOKENS,
+        pause_seconds=arguments.pause or 0.0,
+        seed=DEFAULT_SEED if arguments.seed is None else arguments.seed,
         headers=authorization(os.environ),
     )
     result = load.LoadResult()
@@ -127,6 +147,10 @@ def _load(arguments: argparse.Namespace) -> int:
         else:
             print(load.summary(result))
     return 1 if result.finished == 0 else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    return comparison.compare(arguments, _progress("Comparison", [], None), _say)
 
 
 async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> None:

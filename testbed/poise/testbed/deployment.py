@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,6 @@ from typing import Self
 from poise.testbed import (
     cards,
     environment,
-    hardware,
     launch,
     lock,
     model,
@@ -31,6 +30,7 @@ from poise.testbed import (
     spawning,
     startup,
     teardown,
+    vllm_arguments,
     workers,
 )
 from poise.testbed.errors import TestbedError
@@ -44,7 +44,9 @@ from poise.testbed.planning import (
     STEP_MODEL,
     STEP_ROUTER,
     Request,
+    look,
     make_plan,
+    same,
     step_engine,
     step_names,
 )
@@ -104,7 +106,7 @@ class Deployment:
         `when_watched` is called as soon as the exporter runs. Any exception takes everything down again.
         Raises TestbedError: ports taken, another shape up, no compiler, no network, vLLM ended (with the end of its log).
         """
-        plan.check_arguments(wanted.arguments)
+        vllm_arguments.check(wanted.arguments)
         layout = StateLayout(wanted.state_directory)
         layout.make()
         environ = os.environ if environ is None else environ
@@ -115,8 +117,7 @@ class Deployment:
                 return running
             teardown.take_down(layout, say, lock_held=True)
             layout.make()
-            machine = hardware.detect()
-            agreed = make_plan(wanted, machine, say)
+            agreed = make_plan(wanted, look(environ), say)
             plan.write(layout.plan, agreed)
             deployment = cls(layout, environ, start_keeper(layout, environ))
             try:
@@ -137,8 +138,9 @@ class Deployment:
         whole = whole and (current.router is None or spawning.answers(current.router.port, ROUTER_READY_PATH))
         if not whole or not all(record.lives for record in recorded):
             return None
-        if current.shape != wanted.shape.name or current.fault is not None:
-            what = f"shape {current.shape}" + (f" with the fault {current.fault}" if current.fault else "")
+        if not same(current, wanted.shape) or current.fault is not None:
+            parts = ", ".join(f"{engine.name} {engine.sizes}" for engine in current.healthy)
+            what = f"shape {current.shape} ({parts})" + (f" with the fault {current.fault}" if current.fault else "")
             raise TestbedError(f"{what} is up in {layout.root}: `poise testbed down` first, or use another --state-dir")
         return running
 
@@ -193,7 +195,8 @@ class Deployment:
         record = self.record(engine.name)
         if record is None or not record.lives:
             return []
-        return workers.workers_of(record.pid, engine.tensor_parallel_size, processes.all_stats())
+        stats = processes.all_stats()
+        return workers.workers_of(record.pid, engine.tensor_parallel_size, stats, pipeline_parallel_size=engine.pipeline_parallel_size)
 
     # ---------------------------------------------------------------- changing
 
@@ -219,8 +222,11 @@ class Deployment:
             teardown.end_processes(self.layout, ["exporter"])
             self.start_exporter()
 
-    def restart_engine(self, changed: EnginePlan, fault: str | None, progress: Progress) -> None:
-        """Ends an engine and starts it as `changed` says, under the same name and port. `fault` is noted in the plan."""
+    def restart_engine(self, changed: EnginePlan, fault: str | None, progress: Progress, through_router: bool = True) -> None:
+        """Ends an engine and starts it as `changed` says, under the same name and port. `fault` is noted in the plan.
+
+        Without `through_router` it is not waited for a request that goes through the router: it would not be answered.
+        """
         with lock.held(self.layout.lock, f"restarting {changed.name}", timeout=LOCK_SECONDS):
             current = self.plan
             engines = tuple(changed if engine.name == changed.name else engine for engine in current.engines)
@@ -228,13 +234,18 @@ class Deployment:
             teardown.end_processes(self.layout, [changed.name])
             self._wait_engine(changed, self._spawn_engine(changed, self._model_path()), progress)
             router = None if current.router is None else self.record(current.router.name)
-            if current.router is not None and router is not None and router.lives:
+            if through_router and current.router is not None and router is not None and router.lives:
                 self._wait_router(current.router, progress)
 
     def kill(self, name: str) -> None:
         """Kills a part with all that it started; `record` still knows it. Raises TestbedError when it cannot be killed."""
         with lock.held(self.layout.lock, f"killing {name}", timeout=LOCK_SECONDS):
             teardown.kill(self.layout, name)
+
+    def end(self, names: Sequence[str]) -> None:
+        """Ends further processes that `spawn` started, with all that they started, and forgets them."""
+        with lock.held(self.layout.lock, f"ending {', '.join(names)}", timeout=LOCK_SECONDS):
+            teardown.end_processes(self.layout, names)
 
     def start_router(self, progress: Progress) -> Record:
         """Starts the router of the shape and returns when a request has gone through it. Raises TestbedError without one."""
@@ -262,12 +273,17 @@ class Deployment:
         current = self.plan
         command = launch.engine_command(current, engine, served)
         environ = launch.engine_environment(current, engine, self.layout, self._environ)
-        facts = {"url": engine.url, "tensor_parallel_size": str(engine.tensor_parallel_size), "role": engine.role}
+        facts = {
+            "url": engine.url,
+            "role": engine.role,
+            "tensor_parallel_size": str(engine.tensor_parallel_size),
+            "pipeline_parallel_size": str(engine.pipeline_parallel_size),
+        }
         return spawning.spawn(self.layout, engine.name, "engine", command, environ, facts)
 
     def _wait_engine(self, engine: EnginePlan, record: Record, progress: Progress) -> None:
         current = self.plan
-        with progress.step(step_engine(engine.name), f"{engine.url}, tensor parallel {engine.tensor_parallel_size}") as note:
+        with progress.step(step_engine(engine.name), f"{engine.url}, {engine.sizes}") as note:
 
             def news() -> None:
                 self._note_shared_memory()
@@ -280,7 +296,7 @@ class Deployment:
                 note("answering a first request", fraction=0.99)
                 self._ask(engine.url, FIRST_ANSWER_SECONDS)
             self._note_shared_memory()
-            note(f"ready on {engine.url}, tensor parallel {engine.tensor_parallel_size}", fraction=1.0)
+            note(f"ready on {engine.url}, {engine.sizes}", fraction=1.0)
 
     def _wait_router(self, router: RouterPlan, progress: Progress) -> None:
         """Returns when a request has gone through the router, prefill and decode. It learns of servers that came back by

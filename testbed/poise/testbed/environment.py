@@ -102,7 +102,7 @@ def install(build: Build, cache: Path, indexes: Sequence[str], note: Note, envir
     with lock.held(cache / f"{environment.folder.name}.lock", "poise testbed install", timeout=OTHER_INSTALL_SECONDS):
         if environment.finished:
             return environment
-        _check_space(cache, build)
+        check_space(build, cache)
         if environment.folder.exists():
             note("removing an interrupted install")
             shutil.rmtree(environment.folder)
@@ -112,8 +112,12 @@ def install(build: Build, cache: Path, indexes: Sequence[str], note: Note, envir
     return environment
 
 
-def _check_space(cache: Path, build: Build) -> None:
-    free = shutil.disk_usage(cache).free
+def check_space(build: Build, cache: Path) -> None:
+    """Raises TestbedError when the environment has yet to be made and its disk has too little room. `cache` need not exist."""
+    if locate(build, cache).finished:
+        return
+    there = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
     if free < NEEDED_BYTES[build]:
         raise TestbedError(
             f"installing vLLM needs about {NEEDED_BYTES[build] / 1e9:.0f} GB and {cache} has {free / 1e9:.1f} GB free: "

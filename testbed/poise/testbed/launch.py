@@ -24,6 +24,8 @@ DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
 CPU_KV_CACHE_BYTES = 128 * 1024 * 1024
 CPU_MAX_MODEL_LEN = 2048
 CPU_MAX_NUM_SEQS = 16
+# The tiny model's matrices are too small to be worth sharing out: a second thread waits more than it computes.
+TINY_THREADS = 1
 
 # vLLM's words for who makes the KV cache of a prompt and who uses it (--kv-transfer-config, 0.32).
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -35,15 +37,17 @@ ROUTER_FAILURES = 2
 
 
 def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list[str]:
-    """The arguments of `vllm serve`; `model` is a folder or a name on Hugging Face."""
+    """The arguments of `vllm serve`; `model` is a folder or a name on Hugging Face, unless the engine has one of its own."""
     command = [
         str(plan.environment / "bin" / "vllm"),
         "serve",
-        model,
+        engine.model or model,
         *("--served-model-name", plan.served_name),
         *("--host", LOOPBACK, "--port", str(engine.port)),
         *("--tensor-parallel-size", str(engine.tensor_parallel_size)),
     ]
+    if engine.pipeline_parallel_size > 1:
+        command += ["--pipeline-parallel-size", str(engine.pipeline_parallel_size)]
     if plan.build == "cpu":
         command += [
             *("--dtype", "bfloat16"),
@@ -60,6 +64,8 @@ def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list
 def _kv_transfer(plan: DeploymentPlan, engine: EnginePlan) -> dict[str, str]:
     """--kv-transfer-config. The CPU build has to be told that its KV cache lies in main memory."""
     wanted = {"kv_connector": str(engine.kv_connector), "kv_role": KV_ROLES.get(engine.role, "kv_both")}
+    if engine.engine_id is not None:
+        wanted["engine_id"] = engine.engine_id
     return {**wanted, "kv_buffer_device": "cpu"} if plan.build == "cpu" else wanted
 
 
@@ -73,9 +79,9 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
         result.pop("CUDA_VISIBLE_DEVICES", None)
         result |= {
             "PYTHONPATH": str(PATCH),
-            # The default binding wants one NUMA node for each rank.
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": "1",
+            # vLLM's own default wants one NUMA node for each rank.
+            "VLLM_CPU_OMP_THREADS_BIND": engine.cpu_binding or "nobind",
+            "OMP_NUM_THREADS": str(TINY_THREADS),
             # Else the first request of a tensor-parallel server waits 16 s for a C++ compiler.
             "TORCHDYNAMO_DISABLE": "1",
             # `vllm serve` spawns otherwise, and engine core and workers import everything anew (vllm_patch).
@@ -84,7 +90,7 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             "GLOO_SOCKET_IFNAME": "lo",
         }
     if engine.side_channel_port is not None:
-        result |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_channel_port)}
+        result |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": engine.side_channel_host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_channel_port)}
         if plan.build == "cpu":
             # UCX tries every transport and network device of the machine otherwise.
             result |= {"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "lo"}

@@ -5,7 +5,7 @@ Owns that file. Holds no secret: arguments that carry one are refused. Knows not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from poise.testbed.files import read_json_object, write_json
 from poise.testbed.ports import LOOPBACK
 from poise.testbed.shapes import EngineRole, RouterKind
 
-# vLLM 0.32's arguments that carry a secret: they would stand in files and process lists.
-SECRET_ARGUMENTS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
-
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One vLLM server as it is to be started now; a fault changes tensor_parallel_size or cuda_visible_devices."""
+    """One vLLM server as it is to be started now.
+
+    Faults set `model` (a folder; None: the deployment's), `side_channel_host` and `engine_id` (of the KV transfer; None: vLLM draws one
+    at each start).
+    """
 
     name: str
     port: int
@@ -32,11 +33,21 @@ class EnginePlan:
     kv_connector: str | None = None
     side_channel_port: int | None = None
     pipeline_parallel_size: int = 1
+    cpu_binding: str | None = None  # cores for each rank as in VLLM_CPU_OMP_THREADS_BIND, None: none
+    model: str | None = None
+    side_channel_host: str = LOOPBACK
+    engine_id: str | None = None
 
     @property
     def gpus(self) -> int:
         """How many GPUs the server needs, and how many workers it has: a rank each."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def sizes(self) -> str:
+        """Its parallel sizes in words."""
+        stages = f", pipeline parallel {self.pipeline_parallel_size}" if self.pipeline_parallel_size > 1 else ""
+        return f"tensor parallel {self.tensor_parallel_size}{stages}"
 
     @property
     def url(self) -> str:
@@ -109,14 +120,6 @@ def read(path: Path) -> DeploymentPlan:
         raise TestbedError(f"{path} was written by another version ({error}): `poise testbed down`, then up again") from None
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Raises TestbedError for further vLLM arguments that carry a secret."""
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        if name in SECRET_ARGUMENTS:
-            raise TestbedError(f"{name} would be written to files: set VLLM_API_KEY or HF_TOKEN in the environment instead")
-
-
 def _parse(value: Mapping[str, object]) -> DeploymentPlan:
     engines, healthy, build = value["engines"], value["healthy"], value["build"]
     if not isinstance(engines, list) or not isinstance(healthy, list) or build not in ("cpu", "gpu"):
@@ -140,7 +143,8 @@ def _parse(value: Mapping[str, object]) -> DeploymentPlan:
 
 def _engine(value: Mapping[str, object]) -> EnginePlan:
     visible, arguments, role = value["cuda_visible_devices"], value["arguments"], value["role"]
-    connector, side_channel = value["kv_connector"], value["side_channel_port"]
+    connector, side_channel, binding = value["kv_connector"], value["side_channel_port"], value["cpu_binding"]
+    other_model, engine_id = value["model"], value["engine_id"]
     if not isinstance(arguments, list):
         raise ValueError("arguments")
     return EnginePlan(
@@ -153,6 +157,10 @@ def _engine(value: Mapping[str, object]) -> EnginePlan:
         kv_connector=connector if isinstance(connector, str) else None,
         side_channel_port=side_channel if isinstance(side_channel, int) else None,
         pipeline_parallel_size=_number(value, "pipeline_parallel_size"),
+        cpu_binding=binding if isinstance(binding, str) else None,
+        model=other_model if isinstance(other_model, str) else None,
+        side_channel_host=_text(value, "side_channel_host"),
+        engine_id=engine_id if isinstance(engine_id, str) else None,
     )
 
 

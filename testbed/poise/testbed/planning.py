@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from poise.testbed import environment, hardware, launch, model, ports
+from poise.testbed import environment, hardware, launch, model, placing, ports, resources
 from poise.testbed.errors import TestbedError
 from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
-from poise.testbed.shapes import Shape
+from poise.testbed.resources import Resources
+from poise.testbed.shapes import EngineShape, Shape
 
 EXPORTER_PORT = 9747
 
@@ -43,20 +44,72 @@ class Request:
     watched: bool = True
 
 
-def make_plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], None]) -> DeploymentPlan:
-    """The plan for this machine; `say` hears of ports that gave way. Raises TestbedError: too few GPUs, heads that do not
-    divide, ports that are taken, a port for a part that is not there."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is: GPUs, cores and memory, and which of the GPUs whoever asks wants to be used (CUDA_VISIBLE_DEVICES)."""
+
+    hardware: hardware.Hardware
+    resources: Resources
+    user_visible: str | None = None
+
+
+def look(environ: Mapping[str, str]) -> Machine:
+    """This machine now. Raises TestbedError when there is a driver that cannot be asked."""
+    found = hardware.detect()
+    return Machine(found, resources.measure(), environ.get("CUDA_VISIBLE_DEVICES") if found.has_gpus else None)
+
+
+def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> DeploymentPlan:
+    """The plan for this machine; `say` hears of ports that gave way. Raises TestbedError for all that can be told before anything starts:
+    too few GPUs or GPUs in use, heads or layers that do not divide, too little memory or disk, ports that are taken, a port for a part
+    that is not there."""
     shape = wanted.shape
-    build: environment.Build = "gpu" if machine.has_gpus else "cpu"
-    if machine.has_gpus and len(machine.gpu_memory_mib) < shape.gpus:
-        raise TestbedError(
-            f"shape {shape.name} needs {shape.gpus} GPUs and this machine has {len(machine.gpu_memory_mib)}: use shape single"
-        )
-    chosen = model.choose(wanted.model, machine, shape.gpus_of_smallest_engine)
+    gpus = machine.hardware.gpus
+    build: environment.Build = "gpu" if gpus else "cpu"
+    given = _ports(wanted, say)
+    places = placing.place(shape, gpus or (hardware.Gpu(0),) * shape.gpus, machine.user_visible)
+    chosen = model.choose(wanted.model, machine.hardware, shape.gpus_of_smallest_engine)
     known = model.tiny_shape() if chosen == model.TINY else model.read_shape(Path(chosen))
     for engine in shape.engines:
-        model.check_parallel(known, engine.tensor_parallel_size, chosen)
-    preferred = part_ports(shape)
+        model.check_parallel(known, engine.tensor_parallel_size, chosen, engine.pipeline_parallel_size)
+    environment.check_space(build, wanted.cache_directory)
+    if build == "cpu":
+        weights = 0 if chosen == model.TINY else model.weights_bytes(Path(chosen))
+        resources.check(shape, resources.needed(shape, weights, launch.CPU_KV_CACHE_BYTES), machine.resources)
+    bound = resources.bind(shape, machine.resources.cores, build, launch.TINY_THREADS if chosen == model.TINY else None)
+
+    def planned(engine: EngineShape) -> EnginePlan:
+        place = places[engine.name]
+        return EnginePlan(
+            name=engine.name,
+            port=given[engine.name],
+            tensor_parallel_size=engine.tensor_parallel_size,
+            cuda_visible_devices=place.cuda_visible_devices,
+            arguments=(*(place.arguments if gpus else ()), *engine.arguments, *wanted.arguments),
+            role=engine.role,
+            kv_connector=engine.kv_connector,
+            side_channel_port=given.get(side_channel_part(engine.name)),
+            pipeline_parallel_size=engine.pipeline_parallel_size,
+            cpu_binding=bound.get(engine.name),
+        )
+
+    router = shape.router
+    return DeploymentPlan(
+        shape=shape.name,
+        build=build,
+        environment=environment.locate(build, wanted.cache_directory).folder,
+        model=chosen,
+        served_name=launch.served_name(chosen),
+        simulated_cards=0 if gpus or not wanted.watched else shape.gpus,
+        engines=tuple(planned(engine) for engine in shape.engines),
+        exporter_port=given.get("exporter"),
+        router=None if router is None else RouterPlan(router.name, router.kind, given[router.name], given[metrics_part(router.name)]),
+    )
+
+
+def _ports(wanted: Request, say: Callable[[str], None]) -> Mapping[str, int]:
+    """A port for each part that listens."""
+    preferred = part_ports(wanted.shape)
     if wanted.watched:
         preferred["exporter"] = EXPORTER_PORT
     unknown = sorted(set(wanted.fixed_ports) - set(preferred))
@@ -66,36 +119,14 @@ def make_plan(wanted: Request, machine: hardware.Hardware, say: Callable[[str], 
     given = ports.plan(preferred, fixed)
     for remark in given.remarks:
         say(remark)
-    return DeploymentPlan(
-        shape=shape.name,
-        build=build,
-        environment=environment.locate(build, wanted.cache_directory).folder,
-        model=chosen,
-        served_name=launch.served_name(chosen),
-        simulated_cards=0 if machine.has_gpus or not wanted.watched else shape.gpus,
-        engines=tuple(
-            EnginePlan(
-                engine.name,
-                given.ports[engine.name],
-                engine.tensor_parallel_size,
-                engine.cuda_visible_devices,
-                (*engine.arguments, *wanted.arguments),
-                engine.role,
-                engine.kv_connector,
-                given.ports.get(side_channel_part(engine.name)),
-            )
-            for engine in shape.engines
-        ),
-        exporter_port=given.ports.get("exporter"),
-        router=None
-        if shape.router is None
-        else RouterPlan(
-            shape.router.name,
-            shape.router.kind,
-            given.ports[shape.router.name],
-            given.ports[metrics_part(shape.router.name)],
-        ),
-    )
+    return given.ports
+
+
+def same(plan: DeploymentPlan, shape: Shape) -> bool:
+    """Whether a deployment was brought up with this shape: by name, and by its servers, whose number and sizes can be asked for."""
+    brought_up = [(e.name, e.role, e.tensor_parallel_size, e.pipeline_parallel_size) for e in plan.healthy]
+    wanted = [(e.name, e.role, e.tensor_parallel_size, e.pipeline_parallel_size) for e in shape.engines]
+    return plan.shape == shape.name and brought_up == wanted
 
 
 def part_ports(shape: Shape) -> dict[str, int]:

@@ -39,8 +39,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ("words", "said"),
     [
         ((), "the following arguments are required: COMMAND"),
-        (("up",), "shape"),
-        (("up", "octopus"), "invalid choice: 'octopus'"),
+        (("up",), "the following arguments are required: SHAPE"),
+        (("up", "octopus"), "there is no shape 'octopus': choose from hybrid, pair, pd, pp, single, tp, or give the path of a TOML file"),
+        (("up", "pd", "--prefill", "0"), "0 is no number from 1 to 64"),
+        (("up", "pd", "--decode-tp", "\N{SUPERSCRIPT TWO}"), "is no number from 1 to 64"),
         (("up", "tp", "--port", "8000"), "'8000' is not PART=PORT, e.g. server=8000"),
         (("up", "tp", "--port", "server=99999"), "is not PART=PORT"),
         (("up", "tp", "--port", "server=\N{SUPERSCRIPT TWO}"), "is not PART=PORT"),

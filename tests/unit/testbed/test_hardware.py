@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from poise.testbed import hardware
 from poise.testbed.errors import TestbedError
-from poise.testbed.hardware import Hardware
+from poise.testbed.hardware import Gpu, Hardware
 
 
 @pytest.mark.parametrize("where", ["proc/driver/nvidia/version", "dev/nvidiactl"])
@@ -18,11 +18,17 @@ def test_a_driver_is_a_kernel_module_or_a_device_given_to_the_container(tmp_path
     assert hardware.has_nvidia_driver(tmp_path / "proc", tmp_path / "dev")
 
 
-def test_memory_is_read_in_the_drivers_order() -> None:
-    assert hardware.parse_memory(["97871", " 81559", ""]) == (97871, 81559)
-    assert hardware.parse_memory(["[N/A]"]) == ()
-    assert Hardware((81559,)).has_gpus
-    assert not Hardware(()).has_gpus
+def test_gpus_are_read_in_the_drivers_order_with_what_is_used_of_them_and_by_whom() -> None:
+    cards = ["GPU-b, 97871, 40213", " GPU-a, 81559, 4", "GPU-c, 81559, [N/A]", ""]
+    processes = ["GPU-b, 4711", "GPU-b, 815", "GPU-x, 9", "[N/A], [N/A]", ""]
+    assert hardware.parse_gpus(cards, processes) == (
+        Gpu(97871, "GPU-b", 40213, (815, 4711)),
+        Gpu(81559, "GPU-a", 4),
+        Gpu(81559, "GPU-c"),
+    )
+    assert hardware.parse_gpus(["GPU-a, [N/A], [N/A]"], []) == ()
+    assert Hardware((Gpu(81559),)).has_gpus
+    assert not Hardware().has_gpus
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str | None) -> None:
@@ -36,12 +42,13 @@ def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str | None) -
 
 def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "has_nvidia_driver", lambda: False)
-    assert hardware.detect() == Hardware(())
+    assert hardware.detect() == Hardware()
 
 
 def test_a_driver_that_answers_gives_its_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pretend(monkeypatch, tmp_path, "echo 97871; echo 97871")
-    assert hardware.detect() == Hardware((97871, 97871))
+    pretend(monkeypatch, tmp_path, 'case $1 in *apps*) echo "GPU-a, 7";; *) echo "GPU-a, 97871, 2048"; echo "GPU-b, 97871, 0";; esac')
+    assert hardware.detect() == Hardware((Gpu(97871, "GPU-a", 2048, (7,)), Gpu(97871, "GPU-b")))
+    assert hardware.detect().gpu_memory_mib == (97871, 97871)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,18 @@ def test_a_server_on_cpus_listens_on_loopback_and_gets_a_small_kv_cache() -> Non
     assert command[-1] == "--max-num-seqs=2", "the user's arguments come last and win"
 
 
+def test_stages_are_asked_for_where_there_are_some() -> None:
+    assert "--pipeline-parallel-size" not in launch.engine_command(PLAN, ENGINE, "/models/tiny")
+    command = launch.engine_command(PLAN, replace(ENGINE, pipeline_parallel_size=3), "/models/tiny")
+    assert dict(pairwise(command))["--pipeline-parallel-size"] == "3"
+
+
+def test_ranks_are_bound_to_the_cores_of_the_plan() -> None:
+    assert launch.engine_environment(PLAN, ENGINE, LAYOUT, USER)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    bound = launch.engine_environment(PLAN, replace(ENGINE, cpu_binding="4|5"), LAYOUT, USER)
+    assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "4|5"
+
+
 def test_a_server_on_gpus_is_left_to_its_own_defaults() -> None:
     command = launch.engine_command(replace(PLAN, build="gpu", served_name="q"), ENGINE, "Qwen/Qwen2.5-32B-Instruct")
     assert "--enforce-eager" not in command

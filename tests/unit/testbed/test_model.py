@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from poise.testbed import model
 from poise.testbed.errors import TestbedError
-from poise.testbed.hardware import Hardware
+from poise.testbed.hardware import Gpu, Hardware
 
 # Of model.safetensors for seed 0. It changes only when the model is changed on purpose.
 WEIGHTS_SHA256 = "97fdf53260c199cd121edcaff82278b4f1e894320450ca90383cfb390394f3a5"
@@ -103,13 +103,24 @@ def test_every_id_of_the_vocabulary_is_used_once_and_every_merge_makes_a_token(f
     ],
 )
 def test_the_model_fits_the_gpus(wanted: str | None, memory: tuple[int, ...], gpus: int, chosen: str) -> None:
-    assert model.choose(wanted, Hardware(memory), gpus) == chosen
+    assert model.choose(wanted, Hardware(tuple(Gpu(mib) for mib in memory)), gpus) == chosen
 
 
 def test_heads_that_do_not_divide_are_refused_before_anything_starts() -> None:
     with pytest.raises(TestbedError, match="tensor_parallel_size=3 does not divide the 4 attention heads of tiny"):
         model.check_parallel(model.tiny_shape(), 3, "tiny")
     model.check_parallel(None, 3, "unknown/model")
+
+
+def test_layers_that_are_fewer_than_stages_are_refused_before_anything_starts() -> None:
+    with pytest.raises(TestbedError, match="pipeline_parallel_size=5 is more than the 4 layers of tiny: choose 4 or less"):
+        model.check_parallel(model.tiny_shape(), 2, "tiny", 5)
+    model.check_parallel(model.tiny_shape(), 2, "tiny", 3)
+
+
+def test_the_weights_of_a_folder_are_counted_and_those_of_a_name_are_not_known(folder: Path) -> None:
+    assert model.weights_bytes(folder) == (folder / "model.safetensors").stat().st_size
+    assert model.weights_bytes(Path("Qwen/Qwen2.5-0.5B-Instruct")) == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"hidden_size": 5}'])

@@ -17,22 +17,26 @@ UUIDS = ("GPU-af49eae4-a841", "GPU-152456fc-616e", "GPU-af49eae5-0000")
 
 
 @pytest.mark.parametrize(
-    ("title", "size", "rank"),
+    ("title", "size", "rank", "stages"),
     [
-        ("VLLM::Worker_TP0", 2, 0),
-        ("VLLM::Worker_TP1", 2, 1),
-        ("VLLM::Worker_PP1_TP0", 2, 2),
-        ("VLLM::Worker_PP1", 1, 1),
-        ("VLLM::Worker", 1, 0),
-        ("VLLM::Worker", 2, None),
-        ("lab::Worker_TP1_EP1", 2, 1),
-        ("VLLM::EngineCore", 1, None),
-        ("/env/bin/python /env/bin/vllm serve VLLM::Worker_TP0", 2, None),
-        ("", 1, None),
+        ("VLLM::Worker_TP0", 2, 0, 1),
+        ("VLLM::Worker_TP1", 2, 1, 1),
+        ("VLLM::Worker_PP1_TP0", 2, 2, 2),
+        ("VLLM::Worker_PP1", 1, 1, 2),
+        ("VLLM::Worker", 1, 0, 1),
+        ("VLLM::Worker", 2, None, 1),
+        ("lab::Worker_TP1_EP1", 2, 1, 1),
+        ("VLLM::EngineCore", 1, None, 1),
+        ("/env/bin/python /env/bin/vllm serve VLLM::Worker_TP0", 2, None, 1),
+        ("", 1, None, 1),
+        ("VLLM::Worker", 1, None, 2),
+        ("VLLM::Worker_TP0", 2, None, 2),
+        ("VLLM::Worker_PP0_TP1", 2, 1, 2),
+        ("VLLM::Worker_PP0", 1, 0, 2),
     ],
 )
-def test_the_rank_is_in_the_title(title: str, size: int, rank: int | None) -> None:
-    assert workers.local_rank_of(title, size) == rank
+def test_the_rank_is_in_the_title(title: str, size: int, rank: int | None, stages: int) -> None:
+    assert workers.local_rank_of(title, size, stages) == rank
 
 
 @pytest.mark.parametrize(
@@ -94,3 +98,12 @@ def test_workers_are_found_below_their_server_alone(tmp_path: Path) -> None:
     proc.add(22, b"VLLM::Worker_TP0\0\0\0\0", ppid=20)
     found = workers.workers_of(10, 2, processes.all_stats(tmp_path), tmp_path)
     assert [(worker.pid, worker.local_rank) for worker in found] == [(12, 0), (13, 1)]
+
+
+def test_stages_lie_on_the_cards_one_behind_the_other_with_their_ranks_side_by_side(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(10, ["/env/bin/python", "/env/bin/vllm", "serve", "tiny"])
+    for pid, title in ((11, "PP0_TP0"), (12, "PP0_TP1"), (13, "PP1_TP0"), (14, "PP1_TP1")):
+        proc.add(pid, f"VLLM::Worker_{title}\0\0".encode(), ppid=10)
+    found = workers.workers_of(10, 2, processes.all_stats(tmp_path), tmp_path, pipeline_parallel_size=2)
+    assert {card: worker.pid for card, worker in workers.cards_of(found, [3, 2, 1, 0]).items()} == {3: 11, 2: 12, 1: 13, 0: 14}

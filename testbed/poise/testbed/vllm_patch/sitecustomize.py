@@ -10,6 +10,8 @@ set. It runs in vLLM's environment and must not import Poise.
 3. The CPU platform (vllm/platforms/cpu.py, 0.32) starts engine core and workers by spawn whatever VLLM_WORKER_MULTIPROC_METHOD
    says, and each imports vLLM and torch anew, for six seconds of a core: it is made to obey. A forked child would also keep the
    port of its server open beyond the server's end, which a spawned one does not: it lets go of it at once.
+4. Pipeline stages behind the first receive activations into buffers that vLLM makes in its warm-up run, which the CPU worker (vllm/v1/worker/cpu_worker.py,
+   0.32) leaves out when nothing is compiled and the KV cache has a fixed size: the first request then fails on an assertion. They are made after loading.
 """
 
 from __future__ import annotations
@@ -68,6 +70,22 @@ def obey_method(module):
     module.CpuPlatform.check_and_update_config = classmethod(check_and_keep)
 
 
+def make_stage_buffers(module):
+    runner = module.CPUModelRunner
+    load = runner.load_model
+
+    def load_model(self, *arguments, **named):
+        load(self, *arguments, **named)
+        from vllm.distributed import get_pp_group  # known only now: this runs in a worker, behind the group's making
+
+        if self.intermediate_tensors is None and not get_pp_group().is_first_rank:
+            self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+                batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
+            )
+
+    runner.load_model = load_model
+
+
 def release_ports():
     """In a child that was just forked: its copies of TCP sockets that wait for connections become copies of nothing."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -93,6 +111,7 @@ def is_bound(given):
 
 CHANGES = {
     "vllm.platforms.cpu": obey_method,
+    "vllm.v1.worker.cpu_model_runner": make_stage_buffers,
     "nixl_cu12._bindings": calm_nixl,
     "nixl_cu13._bindings": calm_nixl,
     "vllm.distributed.device_communicators.shm_broadcast": calm_queue,
