@@ -29,7 +29,8 @@ class LoadSettings:
     """`concurrency` clients; it ends after `requests` requests or `seconds`, whichever is set and comes first.
 
     Each request has `prompt_words` words (about a token each) and gets `max_tokens` tokens; each client pauses
-    `pause_seconds` between two. `request_timeout` in seconds.
+    `pause_seconds` between two. `request_timeout` in seconds. With `leave_after` a client hangs up after so many outputs, as
+    people do who close the page.
     """
 
     url: str
@@ -42,6 +43,7 @@ class LoadSettings:
     pause_seconds: float = 0.0
     seed: int = 1
     request_timeout: float = 120.0
+    leave_after: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,6 +54,7 @@ class LoadResult:
     seconds: float = 0.0
     finished: int = 0
     failed: int = 0
+    left: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     time_to_first_token: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_LATENCIES))
@@ -66,6 +69,7 @@ class LoadResult:
             "seconds": self.seconds,
             "requests_finished": self.finished,
             "requests_failed": self.failed,
+            "requests_left": self.left,
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
             "output_tokens_per_second": self.output_tokens / elapsed if elapsed else None,
@@ -180,23 +184,28 @@ async def _request(settings: LoadSettings, prompt: str, result: LoadResult, cloc
         if len(status) < 2 or status[1] != b"200":
             text = await reader.read(300)
             raise ValueError(f"status {status[1].decode() if len(status) > 1 else '?'}: {text.decode('utf-8', 'replace')!r}")
-        await _read_stream(reader, result, clock, began)
+        if not await _read_stream(reader, result, clock, began, settings.leave_after):
+            result.left += 1
+            return
     finally:
         writer.close()
     result.finished += 1
     result.end_to_end.append(clock() - began)
 
 
-async def _read_stream(reader: asyncio.StreamReader, result: LoadResult, clock: Callable[[], float], began: float) -> None:
+async def _read_stream(
+    reader: asyncio.StreamReader, result: LoadResult, clock: Callable[[], float], began: float, leave_after: int | None
+) -> bool:
     """Server-sent events: `data: {json}` lines up to `data: [DONE]`. The lengths of HTTP's chunks stand between them in lines
-    of their own and are passed over."""
+    of their own and are passed over. False when it stopped before the end, after `leave_after` outputs."""
     last = None
+    outputs = 0
     while line := await reader.readline():
         if not line.startswith(b"data: "):
             continue
         text = line[6:].strip()
         if text == b"[DONE]":
-            return
+            return True
         event = json.loads(text)
         if event.get("error"):
             raise ValueError(f"error in the stream: {event['error']}")
@@ -204,6 +213,9 @@ async def _read_stream(reader: asyncio.StreamReader, result: LoadResult, clock: 
             now = clock()
             (result.time_to_first_token if last is None else result.inter_token_latency).append(now - (last or began))
             last = now
+            outputs += 1
+            if leave_after is not None and outputs >= leave_after:
+                return False
         usage = event.get("usage")
         if usage:
             result.prompt_tokens += int(usage["prompt_tokens"])

@@ -5,10 +5,10 @@ Owns the order: the plan names the fault before anything changes, so that whoeve
 
 from __future__ import annotations
 
-from poise.testbed import cards, spawning
+from poise.testbed import cards, records, spawning
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults import table
+from poise.testbed.faults import freezing, table
 from poise.testbed.faults.fault import Fault, Target
 from poise.testbed.progress import Progress
 
@@ -35,13 +35,17 @@ def apply(deployment: Deployment, fault: Fault, progress: Progress) -> None:
 
 
 def undo(deployment: Deployment, progress: Progress) -> list[str]:
-    """Brings back the deployment as it was brought up: card faults cleared, every engine alive with its own settings, the
-    router too.
+    """Brings back the deployment as it was brought up: clients and brakes of faults ended, what was stopped set going, card faults
+    cleared, every engine alive with its own settings, the router too.
 
     Goes by what is there and not by what was done, so that it also mends what a crash left half done. Without a fault in force it looks and
     changes nothing. Returns the names of the parts that were restarted.
     """
     current = deployment.plan
+    further = [record.name for record in records.read_all(deployment.layout.records) if record.role == "fault"]
+    if further:
+        deployment.end(further)
+    freezing.resume(deployment)
     if current.simulated_cards:
         cards.want_faults(deployment.layout, [])
     known = next((fault for fault in table.FAULTS if fault.name == current.fault), None)

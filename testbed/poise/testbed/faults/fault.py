@@ -17,11 +17,11 @@ from poise.testbed.shapes import EngineRole
 # In this order they are listed.
 Group = Literal["settings", "processes", "prefill and decode", "load", "cards"]
 
-# What a series does from a healthy deployment under load to the same with the fault:
-#   appears, goes          there are samples now and were none; the other way round
-#   rises, falls           the value of a gauge (added up over the samples) is higher, lower
-#   counts                 a counter that stood still grows now, or grows at least RATE_CHANGE times as fast
-#   slows                  a counter that grew stands still, or grows at most 1/RATE_CHANGE as fast
+# What a series does, from a healthy deployment under load to the same with the fault (signs.py says by how much):
+#   appears, goes      there are samples now and were none; the other way round
+#   rises, falls       the value of a gauge, added up over the samples, or the mean of what a histogram took in
+#   counts             a counter that stood still grows, or one that grew grows faster
+#   slows              a counter that grew stands still, or grows slower
 Movement = Literal["appears", "goes", "rises", "falls", "counts", "slows"]
 
 
@@ -36,9 +36,14 @@ class Sign:
     part: str | None = None
     to: float | None = None
 
-    def __str__(self) -> str:
+    @property
+    def subject(self) -> str:
+        """The series with what chooses samples of it."""
         chosen = ", ".join([*(f'{name}="{value}"' for name, value in self.labels), *([self.part] if self.part else [])])
-        return f"{self.series}{f'{{{chosen}}}' if chosen else ''} {self.movement}{'' if self.to is None else f' to {self.to:g}'}"
+        return f"{self.series}{f'{{{chosen}}}' if chosen else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.subject} {self.movement}{'' if self.to is None else f' to {self.to:g}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,8 @@ def nothing(deployment: Deployment) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`apply` returns when the fault is in force; a crash within it is undone like the whole. `undo` runs before the common
-    undoing (doing.py), twice is as good as once, and returns the names of parts that it restarted. `restarts`: a server is ended and
-    started anew by `apply`, so that load waits meanwhile.
+    undoing (doing.py), twice is as good as once, and returns the names of parts that it restarted. `restarts`: `apply` ends a server
+    and starts it anew, so that load waits meanwhile. `brings_load`: its own clients are the fault, others would hide it.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Fault:
     apply: Callable[[Target], None]
     undo: Callable[[Deployment], list[str]] = nothing
     restarts: bool = False
+    brings_load: bool = False
 
     @property
     def expected(self) -> str:

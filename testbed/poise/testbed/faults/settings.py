@@ -11,12 +11,12 @@ from poise.testbed.plan import EnginePlan
 def one_visible(engine: EnginePlan) -> EnginePlan:
     """What a container with one GPU gives."""
     first = (engine.cuda_visible_devices or "0").split(",")[0]
-    return replace(engine, tensor_parallel_size=1, cuda_visible_devices=first)
+    return replace(engine, tensor_parallel_size=1, pipeline_parallel_size=1, cuda_visible_devices=first)
 
 
 def one_card(engine: EnginePlan) -> EnginePlan:
     """What a forgotten --tensor-parallel-size gives."""
-    return replace(engine, tensor_parallel_size=1)
+    return replace(engine, tensor_parallel_size=1, pipeline_parallel_size=1)
 
 
 def _one_visible(target: Target) -> None:

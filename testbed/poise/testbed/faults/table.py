@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults import cards, killing, settings
+from poise.testbed.faults import cards, killing, pace, requests, settings, transfer
 from poise.testbed.faults.fault import Fault
 
-FAULTS: tuple[Fault, ...] = (*settings.FAULTS, *killing.FAULTS, *cards.FAULTS)
+FAULTS: tuple[Fault, ...] = (
+    *settings.FAULTS,
+    *killing.FAULTS,
+    *pace.FAULTS,
+    *requests.DIRECT,
+    *transfer.FAULTS,
+    *pace.SLOW,
+    *requests.FAULTS,
+    *cards.FAULTS,
+)
 
 
 def find(name: str) -> Fault:
