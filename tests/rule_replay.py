@@ -92,15 +92,18 @@ class Difference:
     got: object
 
 
-def replay(path: Path, settings: Settings | None = None, *, only_needed: bool = True) -> Iterator[Difference]:
-    """Runs a test file; every expectation that is not met. `only_needed` leaves out rules that no tested alert or query reads."""
+def replay(
+    path: Path, settings: Settings | None = None, *, only_needed: bool = True, most_tests: int | None = None
+) -> Iterator[Difference]:
+    """Runs a test file, or its first `most_tests` tests; every expectation that is not met. `only_needed` leaves out rules that no tested alert
+    or query reads."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     interval = parse_duration(str(document.get("evaluation_interval", "1m")))
     files = [load(found) for pattern in document["rule_files"] for found in sorted(path.parent.glob(pattern))]
     groups = {group.name: group for group in prepare(files, interval)}
     order = [name for name in document.get("group_eval_order", []) if name in groups]
     ordered = [groups[name] for name in [*order, *(name for name in groups if name not in order)]]
-    for test in document["tests"]:
+    for test in document["tests"][:most_tests]:
         yield from _replay_one(test, ordered, round(interval * 1000), settings or Settings(), only_needed)
 
 

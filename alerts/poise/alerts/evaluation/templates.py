@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 
 _ACTION = re.compile(r"\{\{(-\s)?(.*?)(\s-)?\}\}", re.DOTALL)
 _FIELD = re.compile(r"(?:\$(labels|externalLabels)|\.(Labels|ExternalLabels))\.([a-zA-Z_][a-zA-Z0-9_]*)")
+#: A bar that stands in no quotes.
+_PIPE = re.compile(r'\|(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _PRINTF = re.compile(r'printf\s+"([^"\\]*)"')
 #: One verb of printf: flags, width, precision, letter. Letters that take a number.
 _VERB = re.compile(r"%([-+ 0]*)(\d*)(?:\.(\d+))?([a-zA-Z%])")
@@ -201,7 +203,7 @@ def parse_template(text: str) -> Template:
 
 
 def _parse_action(text: str, whole: str) -> _Action:
-    first, *steps = (step.strip() for step in text.split("|"))
+    first, *steps = (step.strip() for step in _PIPE.split(text))
     if first in FUNCTIONS or " " in first:
         # `humanize $value` is `$value | humanize`, and `printf "…" $value` likewise.
         head, _, first = first.rpartition(" ")
