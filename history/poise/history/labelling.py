@@ -30,7 +30,7 @@ class Labeller:
         """Every sample of a scrape under its labels, with the reports of REPORTED. Of two that get the same labels the first counts."""
         known = {series: self._known.get(series) or self._labels(series) for series in scrape.samples}
         added = sum(series not in self._known for series in known)
-        if scrape.up:
+        if scrape.samples:  # over a scrape that fails, and over an empty page, Prometheus remembers what was there before
             self._known = known
         result = dict.fromkeys(self._reports.values(), 0.0)
         reported = len(result)

@@ -45,9 +45,9 @@ def test_series_added_are_those_that_the_page_before_did_not_have() -> None:
     a, b = series("a", {}), series("b", {})
     added = [
         labeller.samples(scrape)[own("scrape_series_added")]
-        for scrape in (scraped((a, 1)), scraped((a, 1), (b, 1)), scraped(error="x"), scraped((b, 1)), scraped((a, 1)))
+        for scrape in (scraped((a, 1)), scraped((a, 1), (b, 1)), scraped(error="x"), scraped(), scraped((b, 1)), scraped((a, 1)))
     ]
-    assert added == [1, 1, 0, 0, 1]
+    assert added == [1, 1, 0, 0, 0, 1]
 
 
 def test_a_page_cannot_take_the_targets_labels() -> None:
