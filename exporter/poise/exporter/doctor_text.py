@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 #: Lines about cards, whichever engine they name.
-_OF_CARDS = frozenset({"cards", "card_health", "idle_unowned_card", "nvlink_links", "fabric"})
+_OF_CARDS = frozenset({"cards", "card_health", "card_slowdown", "idle_unowned_card", "nvlink_links", "nvlink_errors", "fabric"})
 
 #: Fail first: what a person came for.
 _ORDER = {"fail": 0, "unknown": 1, "pass": 2}

@@ -98,3 +98,12 @@ ALL_REDUCE_GAIN = 1.2
 #: where the switch sums, NVLS). Below half something is wrong (heuristic), if the message is large enough to fill the links (bytes; heuristic).
 ALL_REDUCE_SHARE = 0.50
 ALL_REDUCE_LARGE = 64 << 20
+
+#: A card is slowed by its own hardware for this share of the time, or by the driver for that. Single events at a change of performance state are normal
+#: (nvml.h, HwSlowdown); gpud alerts at 0.6 events a minute over ten (heuristic).
+HARDWARE_SLOWDOWN_SHARE = 0.10
+SOFTWARE_SLOWDOWN_SHARE = 0.25
+
+#: More packets than this repeated or damaged on the links of one card in a minute; NVLink repeats a few over its life (heuristic). Each time that a link
+#: trains anew counts.
+LINK_REPEATS = 100.0

@@ -24,6 +24,22 @@ _COUNTERS = (
 #: Gauges of engines whose mean over the window checks look at, summed over the ranks; besides these the highest use of a rank's KV cache.
 _GAUGES = (m.ENGINE_REQUESTS_RUNNING, m.ENGINE_REQUESTS_WAITING)
 
+#: Reasons for low clocks that are somebody's fault, of which the time is looked at.
+SLOWDOWN_REASONS = ("hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake")
+#: Errors of links are summed over a card's links and under two words: a link that trained anew (each stops its traffic for a moment), and packets
+#: that were repeated or damaged. Types as in poise_gpu_nvlink_errors_total, of Hopper and Blackwell. A corrected symbol is no error of a packet.
+LINK_RECOVERIES, LINK_REPEATS = "recoveries", "repeats"
+_LINK_GROUPS = {
+    "recovery": LINK_RECOVERIES,
+    "link_recovery_successful": LINK_RECOVERIES,
+    "link_recovery_failed": LINK_RECOVERIES,
+    "replay": LINK_REPEATS,
+    "crc_flit": LINK_REPEATS,
+    "crc_data": LINK_REPEATS,
+    "malformed": LINK_REPEATS,
+    "effective": LINK_REPEATS,
+}
+
 #: A counter and the values of the labels that are told apart.
 CounterKey = tuple[Metric, tuple[str, ...]]
 
@@ -124,10 +140,21 @@ def engine_counters(page: EnginePage) -> dict[CounterKey, float]:
 
 
 def _card_counters(gpu: Gpu) -> dict[CounterKey, float]:
-    """Bytes over all NVLinks, both directions: the card's own sum where it has one, else that of its links."""
+    """Bytes over all NVLinks, both directions: the card's own sum where it has one, else that of its links. Errors of its links, and
+    seconds in which it was slowed."""
     totals = [value for metric in (m.GPU_NVLINK_TOTAL_TX, m.GPU_NVLINK_TOTAL_RX) for value in gpu.readings.get(metric, {}).values()]
     links = [value for metric in (m.GPU_NVLINK_TX, m.GPU_NVLINK_RX) for value in gpu.readings.get(metric, {}).values()]
-    return {(m.GPU_NVLINK_TOTAL_TX, ()): sum(totals or links)} if totals or links else {}
+    found: dict[CounterKey, float] = {(m.GPU_NVLINK_TOTAL_TX, ()): sum(totals or links)} if totals or links else {}
+    for (_, kind), count in gpu.readings.get(m.GPU_NVLINK_ERRORS, {}).items():
+        group = _LINK_GROUPS.get(kind)
+        if group is not None:
+            key = (m.GPU_NVLINK_ERRORS, (group,))
+            found[key] = found.get(key, 0.0) + count
+    for reason in SLOWDOWN_REASONS:
+        seconds = gpu.value(m.GPU_CLOCKS_EVENT_SECONDS, reason)
+        if seconds is not None:
+            found[m.GPU_CLOCKS_EVENT_SECONDS, (reason,)] = seconds
+    return found
 
 
 def _flat(readings: Readings, *metrics: Metric) -> Iterator[tuple[CounterKey, float]]:
