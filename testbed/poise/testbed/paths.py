@@ -69,6 +69,16 @@ class StateLayout:
         return self.root / "logs"
 
     @property
+    def runs(self) -> Path:
+        """Saved runs of measured load, one JSON file each; they stay when the deployment ends."""
+        return self.root / "runs"
+
+    @property
+    def comparisons(self) -> Path:
+        """Tables and plots of comparisons, a folder each; they stay as well."""
+        return self.root / "comparisons"
+
+    @property
     def run(self) -> Path:
         """Working directory of everything that is started: marks a process as belonging to this deployment."""
         return self.root / "run"

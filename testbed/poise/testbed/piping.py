@@ -7,6 +7,7 @@ program does.
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from poise.testbed.errors import TestbedError
 
 TICK_SECONDS = 1.0
 KEPT_LINES = 200
+# A progress bar rewrites its line with a carriage return: each state of it is a line to us.
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def run_tied(
@@ -32,8 +35,9 @@ def run_tied(
 ) -> tuple[int, list[str]]:
     """Runs `command`, whose end is certain when this process ends; returns its exit status and its last lines.
 
-    stdout and stderr come as one stream, each line to `line`; `tick` is called about once a second. Raises TestbedError when
-    it says nothing for `silence` seconds. An exception (Ctrl-C) ends the program before it goes on up.
+    stdout and stderr come as one stream, each line to `line` (each state of a progress bar too); `tick` is called about once a
+    second. Raises TestbedError when it says nothing for `silence` seconds. An exception (Ctrl-C) ends the program before it goes
+    on up.
     """
     # By its file and isolated: `environ` may lack what makes our package importable.
     tied = [sys.executable, "-IS", str(Path(die_with_parent.__file__)), str(os.getpid()), *command]
@@ -77,7 +81,7 @@ def _read(
                 continue
             heard = time.monotonic()
             data = os.read(stream.fileno(), 65536)
-            *whole, rest = (rest + data).split(b"\n") if data else (rest, b"")
+            *whole, rest = _LINE_END.split(rest + data) if data else (rest, b"")
             for raw in whole:
                 text = raw.decode("utf-8", "replace").rstrip()
                 if data or text:  # what the last line lacks is its end, not its text

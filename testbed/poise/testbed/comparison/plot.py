@@ -1,0 +1,153 @@
+"""The picture of a comparison: throughput, price, latencies and utilization by shape; for a ramp the throughput-latency curve.
+
+Owns colours, marks and sizes. matplotlib is imported when a picture is drawn and not before: only the extra `testbed` brings it.
+The ground is a light one of its own, so that the picture reads in pages light and dark; colours are Okabe and Ito's, and every series
+also has its own mark or its name beside it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from poise.testbed.bench.summary import cards_word
+from poise.testbed.comparison import report
+from poise.testbed.comparison.statistics import Estimate
+from poise.testbed.comparison.table import Comparison, Row
+from poise.testbed.errors import TestbedError
+
+# Okabe & Ito (2008), "Color Universal Design": told apart with every common colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+ROLE_MARKS = {"mixed": ("o", COLOURS[0]), "prefill": ("^", COLOURS[1]), "decode": ("s", COLOURS[2])}
+CURVE_MARKS = ("o", "s", "^", "D", "v", "P")
+INK, GROUND, GRID = "#1b1f24", "#ffffff", "#d0d7de"
+# Both from one figure: SVG for pages, PNG for what shows no SVG.
+FORMATS = ("svg", "png")
+DOTS_PER_INCH = 140
+# Characters on a line of the title.
+TITLE_WIDTH = 140
+MISSING = "the plot needs matplotlib: pip install 'poise[testbed]', or leave it out with --no-plot"
+
+
+def draw(comparison: Comparison, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Writes `stem`.svg and `stem`.png, or only one of the two; returns their paths. Raises TestbedError without matplotlib, or when they cannot be written."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise TestbedError(MISSING) from None
+    curves = any(row.curve for row in comparison.rows)
+    # Names and dates are left out of the SVG: the same runs make the same file.
+    settings: dict[Any, Any] = {"svg.hashsalt": "poise", "svg.fonttype": "none", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}
+    with matplotlib.rc_context({**settings, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": INK}):
+        figure = Figure(figsize=(11, 7.2), facecolor=GROUND, layout="constrained")
+        axes = figure.subplots(2, 3).flatten()
+        for axis in axes:
+            axis.set_facecolor(GROUND)
+            axis.grid(axis="y", color=GRID, linewidth=0.7)
+            axis.set_axisbelow(True)
+            axis.spines[["top", "right"]].set_visible(False)
+        rows = comparison.rows
+        _bars(axes[0], "Output tokens per second", "tokens/s", rows, [row.output_tokens_per_second for row in rows])
+        _bars(axes[1], "Output tokens per second and GPU", "tokens/s per GPU", rows, [row.tokens_per_second_per_gpu for row in rows])
+        _cards(axes[2], rows)
+        _ranges(axes[3], "Time to first token", "ttft", rows)
+        _ranges(axes[4], "Inter-token latency", "itl", rows)
+        if curves:
+            _curve(axes[5], rows)
+        else:
+            _ranges(axes[5], "End-to-end latency", "e2el", rows)
+        said = report.note(comparison)
+        title = f"Profile {comparison.profile}: {comparison.arrival}; {comparison.model} on {comparison.cards}"
+        figure.suptitle(
+            "\n".join([*textwrap.wrap(title, TITLE_WIDTH), *(textwrap.wrap(said, TITLE_WIDTH) if said else [])]), fontsize=10, color=INK
+        )
+        return [_save(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in formats]
+
+
+def _save(figure: Any, path: Path, kind: str) -> Path:
+    metadata: dict[str, Any] = (
+        {"Date": None, "Creator": "poise testbed compare"} if kind == "svg" else {"Software": "poise testbed compare"}
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, facecolor=GROUND, metadata=metadata)
+    except OSError as error:
+        raise TestbedError(f"the plot cannot be written to {path}: {error}") from None
+    return path
+
+
+def _bars(axis: Any, title: str, unit: str, rows: Sequence[Row], values: Sequence[Estimate]) -> None:
+    """A bar a shape with its interval and its number; shapes by place, so that colour carries nothing."""
+    places = list(range(len(rows)))
+    axis.bar(places, [value.mean for value in values], width=0.6, color=COLOURS[0])
+    for place, value in zip(places, values, strict=True):
+        top = value.mean
+        if value.low is not None and value.high is not None:
+            axis.errorbar(place, value.mean, yerr=[[value.mean - max(0.0, value.low)], [value.high - value.mean]], color=INK, capsize=4)
+            top = max(top, value.high)
+        axis.annotate(f"{value.mean:.0f}", (place, top), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
+    _shapes(axis, rows, title, unit)
+    axis.margins(y=0.12)
+    axis.set_ylim(bottom=0)
+
+
+def _ranges(axis: Any, title: str, name: str, rows: Sequence[Row]) -> None:
+    """p50, p95 and p99 of a latency, joined by a line: each share has its own mark."""
+    marks = {"p50": ("o", COLOURS[0]), "p95": ("s", COLOURS[4]), "p99": ("^", COLOURS[1])}
+    top = 0.0
+    for place, row in enumerate(rows):
+        found = [row.latency[(name, share)].mean * 1000 for share in marks if (name, share) in row.latency]
+        if found:
+            axis.plot([place, place], [min(found), max(found)], color=INK, linewidth=1.2, zorder=1)
+            top = max(top, *found)
+    for share, (mark, colour) in marks.items():
+        points = [(place, row.latency[(name, share)].mean * 1000) for place, row in enumerate(rows) if (name, share) in row.latency]
+        if points:
+            axis.scatter(*zip(*points, strict=True), marker=mark, color=colour, edgecolor=INK, linewidth=0.5, s=42, label=share, zorder=2)
+    _shapes(axis, rows, f"{title} (p50, p95, p99)", "ms")
+    axis.set_ylim(0, top * 1.25 or 1)
+    if top:
+        axis.legend(loc="upper left", ncols=3, frameon=False)
+
+
+def _cards(axis: Any, rows: Sequence[Row]) -> None:
+    """Utilization, a mark for each card, by role."""
+    for role, (mark, colour) in ROLE_MARKS.items():
+        points = []
+        for place, row in enumerate(rows):
+            known = [card for card in row.cards if card.utilization is not None]
+            for number, card in enumerate(known):
+                shift = (number - (len(known) - 1) / 2) * 0.22
+                if card.role == role and card.utilization is not None:
+                    points.append((place + shift, card.utilization * 100))
+        if points:
+            axis.scatter(*zip(*points, strict=True), marker=mark, color=colour, edgecolor=INK, linewidth=0.5, s=46, label=role, zorder=2)
+    _shapes(axis, rows, "Utilization of each card, by role", "%")
+    axis.set_ylim(0, 118)
+    axis.set_yticks(range(0, 101, 25))
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(loc="upper left", ncols=3, frameon=False)
+
+
+def _curve(axis: Any, rows: Sequence[Row]) -> None:
+    """Latency over throughput, a line a shape; the last points of a line are where it saturates."""
+    for number, row in enumerate(rows):
+        points = [(point.output_tokens_per_second, point.e2e_p50 * 1000) for point in row.curve if point.e2e_p50 is not None]
+        if points:
+            mark, colour = CURVE_MARKS[number % len(CURVE_MARKS)], COLOURS[number % len(COLOURS)]
+            axis.plot(*zip(*points, strict=True), marker=mark, color=colour, label=row.shape)
+    axis.set_title("Latency over throughput (steps of the ramp)", fontsize=10)
+    axis.set_xlabel("output tokens/s")
+    axis.set_ylabel("end-to-end latency p50, ms")
+    axis.set_yscale("log")
+    axis.legend(frameon=False)
+
+
+def _shapes(axis: Any, rows: Sequence[Row], title: str, unit: str) -> None:
+    axis.set_title(title, fontsize=10)
+    axis.set_ylabel(unit)
+    axis.set_xticks(range(len(rows)), [f"{row.shape}\n{cards_word(row.gpus)}" for row in rows])
+    axis.set_xlim(-0.6, len(rows) - 0.4)
