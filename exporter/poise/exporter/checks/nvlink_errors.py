@@ -8,7 +8,7 @@ from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
 from poise.exporter.checks import words
 from poise.exporter.checks.result import CheckResult, Line, State, Subject
-from poise.exporter.checks.window import LINK_RECOVERIES, LINK_REPEATS, Window
+from poise.exporter.checks.window import LINK_BREAKS, LINK_REPEATS, Window
 from poise.exporter.snapshot import Gpu, NodeSnapshot
 
 NAME = "nvlink_errors"
@@ -29,18 +29,18 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
 
 
 def _erring(part: Window, gpu: Gpu) -> CheckResult | None:
-    recoveries = part.increase(gpu.uuid, m.GPU_NVLINK_ERRORS, LINK_RECOVERIES) or 0.0
+    breaks = part.increase(gpu.uuid, m.GPU_NVLINK_ERRORS, LINK_BREAKS) or 0.0
     repeats = part.increase(gpu.uuid, m.GPU_NVLINK_ERRORS, LINK_REPEATS) or 0.0
-    if not recoveries and repeats <= t.LINK_REPEATS:
+    if not breaks and repeats <= t.LINK_REPEATS:
         return None
     seconds = f"{part.seconds:.0f} s"
     worst = _worst(gpu)
-    evidence = {"trained anew": f"{recoveries:.0f} in {seconds}", "repeated or damaged packets": f"{repeats:.0f} in {seconds}"}
+    evidence = {"trained anew or lost data": f"{breaks:.0f} in {seconds}", "repeated or damaged packets": f"{repeats:.0f} in {seconds}"}
     if worst is not None:
         evidence["most errors since the driver was loaded"] = f"link {worst}"
     return _LINE.failed(
         State.WATCH,
-        f"links of GPU {gpu.index} trained anew {recoveries:.0f} times and repeated {repeats:.0f} packets in {seconds}",
+        f"links of GPU {gpu.index} trained anew or lost data {breaks:.0f} times and repeated {repeats:.0f} packets in {seconds}",
         Subject(uuid=gpu.uuid, gpu=str(gpu.index)),
         evidence,
         cause="a bad cable, connector, bridge or switch port: the link stays up, and what crosses it is sent again",

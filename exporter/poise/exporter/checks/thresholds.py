@@ -104,6 +104,6 @@ ALL_REDUCE_LARGE = 64 << 20
 HARDWARE_SLOWDOWN_SHARE = 0.10
 SOFTWARE_SLOWDOWN_SHARE = 0.25
 
-#: More packets than this repeated or damaged on the links of one card in a minute; NVLink repeats a few over its life (heuristic). Each time that a link
-#: trains anew counts.
-LINK_REPEATS = 100.0
+#: More packets than this repeated or damaged on the links of one card in a minute, as in the alert NVLinkErrors: NVLink repeats a few over its life
+#: (heuristic). Each time that a link trains anew or loses data counts.
+LINK_REPEATS = 6.0

@@ -26,18 +26,18 @@ _GAUGES = (m.ENGINE_REQUESTS_RUNNING, m.ENGINE_REQUESTS_WAITING)
 
 #: Reasons for low clocks that are somebody's fault, of which the time is looked at.
 SLOWDOWN_REASONS = ("hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake")
-#: Errors of links are summed over a card's links and under two words: a link that trained anew (each stops its traffic for a moment), and packets
-#: that were repeated or damaged. Types as in poise_gpu_nvlink_errors_total, of Hopper and Blackwell. A corrected symbol is no error of a packet.
-LINK_RECOVERIES, LINK_REPEATS = "recoveries", "repeats"
+#: Errors of links are summed over a card's links and under two words, as the alert NVLinkErrors parts them: those of which each counts (the link
+#: trained anew, or lost data), and packets that were repeated or damaged on the way. Types as in poise_gpu_nvlink_errors_total. Symbols that are
+#: corrected are no errors of packets.
+LINK_BREAKS, LINK_REPEATS = "breaks", "repeats"
 _LINK_GROUPS = {
-    "recovery": LINK_RECOVERIES,
-    "link_recovery_successful": LINK_RECOVERIES,
-    "link_recovery_failed": LINK_RECOVERIES,
-    "replay": LINK_REPEATS,
-    "crc_flit": LINK_REPEATS,
-    "crc_data": LINK_REPEATS,
-    "malformed": LINK_REPEATS,
-    "effective": LINK_REPEATS,
+    **dict.fromkeys(
+        ("recovery", "ecc", "link_recovery_successful", "link_recovery_failed", "local_link_integrity", "buffer_overrun", "malformed"),
+        LINK_BREAKS,
+    ),
+    **dict.fromkeys(
+        ("replay", "crc_flit", "crc_data", "effective", "receive", "receive_remote", "receive_general", "transmit_discard"), LINK_REPEATS
+    ),
 }
 
 #: A counter and the values of the labels that are told apart.

@@ -1,4 +1,4 @@
-"""Cards that are slowed by heat or power supply, and links that err while they are up."""
+"""Cards that are slowed by heat or power supply, links that err while they are up, and strangers on an engine's cards."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.checks.result import CheckResult, State, Status
+from poise.exporter.metrics import Metric
 from poise.exporter.snapshot import Gpu, NodeSnapshot
 
-from tests.scenes import card, node, play
+from tests.check_lines import lines
+from tests.scenes import GIB, card, engine, node, play
 
 QUIET = {("hw_thermal_slowdown",): 0.0, ("sw_thermal_slowdown",): 0.0, ("hw_power_brake",): 0.0, ("sw_power_cap",): 0.0}
 ERRORS = {("3", "recovery"): 7.0, ("3", "replay"): 900.0, ("3", "crc_flit"): 0.0, ("4", "replay"): 1.0}
@@ -93,14 +95,36 @@ def erring(**grown: float) -> NodeSnapshot:
     return node([first, dataclasses.replace(card(1), readings={**card(1).readings, m.GPU_NVLINK_ERRORS: counted})], expected=2)
 
 
-@pytest.mark.parametrize("grown", [{"recovery": 1.0}, {"replay": 101.0}, {"replay": 60.0, "crc_flit": 60.0}])
+@pytest.mark.parametrize("grown", [{"recovery": 1.0}, {"replay": 7.0}, {"replay": 4.0, "crc_flit": 4.0}])
 def test_links_that_train_anew_or_repeat_much_are_named_with_the_worst(grown: dict[str, float]) -> None:
     (result,) = found("nvlink_errors", erring(**grown), erring(), 60)
     assert (result.status, result.state, result.gpu) == (Status.FAIL, State.WATCH, "1")
     assert result.evidence["most errors since the driver was loaded"] == "link 3"
 
 
-@pytest.mark.parametrize("grown", [{}, {"replay": 100.0}])
+@pytest.mark.parametrize("grown", [{}, {"replay": 6.0}])
 def test_a_few_repeats_and_errors_of_long_ago_are_no_fault(grown: dict[str, float]) -> None:
     (result,) = found("nvlink_errors", erring(**grown), erring(), 60)
     assert (result.status, result.sentence) == (Status.PASS, "no link of 2 cards had to train anew or repeats much")
+
+
+def strangers(*holders: tuple[str, str, str, float], foreign: float | None) -> NodeSnapshot:
+    """An engine on two cards, on the second of which these processes (pid, name, engine) hold so many bytes."""
+    scene = node([card(0), card(1)], [engine()], expected=2)
+    held = {("104", "VLLM::Worker_TP1", "n1:8000", "1"): 80 * GIB, **{(pid, name, owner, ""): count for pid, name, owner, count in holders}}
+    readings = {m.GPU_PROCESS_MEMORY: held, **({} if foreign is None else {m.GPU_FOREIGN_MEMORY: {(): foreign}})}
+    empty: dict[Metric, dict[tuple[str, ...], float]] = {} if foreign is None else {m.GPU_FOREIGN_MEMORY: {(): 0.0}}
+    return dataclasses.replace(scene, gpu_process_readings={"GPU-0": empty, "GPU-1": readings})
+
+
+def test_a_program_of_no_engine_on_an_engines_card_is_named() -> None:
+    (result,) = lines(strangers(("900", "python3", "", 24 * GIB), ("901", "test", "", 2 * GIB), foreign=26 * GIB), "foreign_process")
+    assert (result.status, result.state, result.engine) == (Status.FAIL, State.WATCH, "n1:8000")
+    assert result.sentence == "26.0 GiB of GPU 1 belong to a process of no engine"
+    assert result.evidence == {"GPU 1": "python3 (pid 900), 24.0 GiB, test (pid 901), 2.0 GiB"}
+
+
+def test_a_small_context_is_no_stranger_and_an_untold_list_says_nothing() -> None:
+    (result,) = lines(strangers(("900", "monitor", "", GIB / 2), foreign=GIB / 2), "foreign_process")
+    assert (result.status, result.sentence) == (Status.PASS, "only engines hold memory of GPUs 0 and 1")
+    assert lines(strangers(foreign=None), "foreign_process") == []
