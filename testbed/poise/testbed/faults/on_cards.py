@@ -5,11 +5,8 @@ How each looks on the card is in card_faults.py; the process that stands for a f
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from poise.testbed import card_faults
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults.cards import FAULTS as FIRST_FAULTS
 from poise.testbed.faults.cards import LINKED_CARDS, ONE_CARD, last_card, rebooted, show
 from poise.testbed.faults.fault import Fault, Raises, Sign, Target
 
@@ -29,6 +26,10 @@ def _power_brake(target: Target) -> None:
 
 def _link_errors(target: Target) -> None:
     show(target, card_faults.LINK_ERRORS)
+
+
+def _xid_79(target: Target) -> None:
+    show(target, card_faults.CARD_LOST)
 
 
 def _ecc(target: Target) -> None:
@@ -72,6 +73,7 @@ FAULTS = (
                 _seconds("sw_thermal_slowdown"),
                 _seconds("hw_thermal_slowdown"),
             ),
+            checks=("card_slowdown",),
             alerts=("GPUHwThermalSlowdown", "GPUSwThermalSlowdown"),
             tolerated=("GPUTemperatureMarginLow", "EngineRankStraggler"),
         ),
@@ -84,6 +86,7 @@ FAULTS = (
         needs=ONE_CARD,
         raises=Raises(
             series=(_reason("hw_power_brake"), _seconds("hw_power_brake")),
+            checks=("card_slowdown",),
             alerts=("GPUPowerBrake",),
             tolerated=("EngineRankStraggler",),
         ),
@@ -99,14 +102,23 @@ FAULTS = (
                 Sign("poise_gpu_nvlink_errors_total", "counts", (("link", str(card_faults.FAULTY_LINK)), ("type", kind)))
                 for kind in ("replay", "recovery", "crc_flit", "crc_data")
             ),
+            checks=("nvlink_errors",),
             alerts=("NVLinkErrors",),
         ),
         apply=_link_errors,
     ),
-    replace(
-        next(fault for fault in FIRST_FAULTS if fault.name == card_faults.CARD_LOST),
+    Fault(
         name="xid-79",
-        what="card-lost, by the name that the driver's log has for it",
+        group="cards",
+        what="card-lost, by the name that the driver's log has for it: the last rank's card has fallen off the bus",
+        needs=LINKED_CARDS,
+        raises=Raises(
+            series=(Sign("poise_gpu_up", "falls"), Sign("poise_gpu_xid_last_timestamp_seconds", "appears", (("xid", "79"),))),
+            checks=("cards",),
+            alerts=("GPULost", "GPUXidFatal"),
+        ),
+        apply=_xid_79,
+        undo=rebooted,
     ),
     Fault(
         name="ecc",
@@ -115,10 +127,10 @@ FAULTS = (
         needs=ONE_CARD,
         raises=Raises(
             series=(
-                Sign("poise_gpu_ecc_errors_total", "rises", (("type", "uncorrected"),)),
                 Sign("poise_gpu_remap_pending", "rises"),
+                Sign("poise_gpu_remapped_rows", "rises", (("type", "uncorrectable"),)),
                 Sign("poise_gpu_recovery_action", "rises"),
-                Sign("poise_gpu_xid_errors_total", "rises", (("xid", "48"),)),
+                Sign("poise_gpu_xid_last_timestamp_seconds", "appears", (("xid", "48"),)),
             ),
             checks=("card_health",),
             alerts=("GPUEccUncorrected", "GPURowRemapPending", "GPUXidFatal"),
@@ -145,7 +157,9 @@ FAULTS = (
         needs=ONE_CARD,
         raises=Raises(
             series=(Sign("poise_gpu_foreign_memory_bytes", "rises"), Sign("poise_gpu_memory_used_bytes", "rises")),
+            checks=("foreign_process",),
             alerts=("EngineForeignProcess",),
+            tolerated=("EngineMemoryImbalance",),
         ),
         apply=_foreign_process,
     ),

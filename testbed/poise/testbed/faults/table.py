@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults import cards, killing, pace, requests, settings, transfer
+from poise.testbed.faults import cards, killing, on_cards, pace, requests, settings, transfer
 from poise.testbed.faults.fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -15,6 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     *pace.SLOW,
     *requests.FAULTS,
     *cards.FAULTS,
+    *on_cards.FAULTS,
 )
 
 
