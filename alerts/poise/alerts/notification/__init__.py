@@ -1,0 +1,1 @@
+"""From alerts to people: Alertmanager's API, what is sent when, silences."""

@@ -1,0 +1,56 @@
+"""An alert as Alertmanager's API v2 takes it (`postableAlert` in its openapi.yaml). Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from poise.alerts.evaluation.active import ALERT_NAME, State
+from poise.alerts.evaluation.group_run import ToSend
+from poise.history.promql.labels import Labels, get, labels
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One alert for one Alertmanager. Moments in milliseconds; `labels` are who it is."""
+
+    labels: Labels
+    annotations: Mapping[str, str]
+    starts_at: int
+    ends_at: int
+    resolved: bool
+    generator_url: str
+
+    def as_json(self) -> dict[str, object]:
+        """The object of the request."""
+        return {
+            "labels": dict(self.labels),
+            "annotations": dict(self.annotations),
+            "startsAt": rfc3339(self.starts_at),
+            "endsAt": rfc3339(self.ends_at),
+            "generatorURL": self.generator_url,
+        }
+
+
+def payload(one: ToSend, external_labels: Mapping[str, str], page: str) -> Payload:
+    """What is sent of an alert. External labels go on where the alert has none of the name (Prometheus `notifier/alert.go`); `page` is the address
+    of the dashboard, for the link from a notification to the rule."""
+    alert = one.alert
+    own = labels({**external_labels, **dict(alert.labels)})
+    fired = alert.active_at if alert.fired_at is None else alert.fired_at
+    # Alertmanager refuses annotations without a text.
+    words = {name: text for name, text in alert.annotations.items() if text}
+    return Payload(own, words, fired, one.ends_at, alert.state is State.INACTIVE, generator_url(page, get(alert.labels, ALERT_NAME)))
+
+
+def generator_url(page: str, alert: str) -> str:
+    """The address of an alert's page."""
+    return f"{page.rstrip('/')}/alerts/{quote(alert, safe='')}" if page else ""
+
+
+def rfc3339(milliseconds: int) -> str:
+    """A moment as APIs write it, in UTC to the millisecond."""
+    whole, part = divmod(milliseconds, 1000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{part:03d}Z"
