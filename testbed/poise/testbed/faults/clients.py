@@ -1,4 +1,4 @@
-"""Clients of a fault, as a process of its own: `python -m poise.testbed.faults.clients JSON`, without end until SIGTERM.
+"""Clients of a fault, as a process of their own (`python -m poise.testbed.faults clients JSON`), without end until SIGTERM.
 
 Owns that process and the words in which it is asked for. What a client does is load.py's.
 """
@@ -19,6 +19,7 @@ from poise.testbed import load
 from poise.testbed.load import LoadResult, LoadSettings
 from poise.testbed.request import authorization
 
+PROGRAM = "clients"
 # Beside one descriptor for each client: standard streams, the event loop's, and what Python opens.
 OTHER_DESCRIPTORS = 64
 
@@ -26,7 +27,7 @@ OTHER_DESCRIPTORS = 64
 def command(settings: LoadSettings) -> list[str]:
     """The command line of the process. Headers are not in it: they can hold a key, which the process reads from its environment."""
     wanted = {name: value for name, value in dataclasses.asdict(settings).items() if name != "headers"}
-    return [sys.executable, "-m", "poise.testbed.faults.clients", json.dumps(wanted)]
+    return [sys.executable, "-m", "poise.testbed.faults", PROGRAM, json.dumps(wanted)]
 
 
 def settings_of(text: str, environ: Mapping[str, str]) -> LoadSettings:
@@ -43,6 +44,7 @@ async def _drive(settings: LoadSettings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """`arguments`: the settings as `command` writes them."""
     settings = settings_of(arguments[0], os.environ)
     least = settings.concurrency + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,7 +52,3 @@ def main(arguments: Sequence[str]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (least if hard == resource.RLIM_INFINITY else min(least, hard), hard))
     asyncio.run(_drive(settings))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

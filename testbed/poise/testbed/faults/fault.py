@@ -24,6 +24,10 @@ Group = Literal["settings", "processes", "prefill and decode", "load", "cards"]
 #   slows              a counter that grew stands still, or grows slower
 Movement = Literal["appears", "goes", "rises", "falls", "counts", "slows"]
 
+# Alerts that say what clients notice of many faults; whether they come depends on how long the fault lasts, and on the machine.
+SLOW_ANSWERS = ("TTFTBudgetBurnFast", "TTFTBudgetBurnSlow", "ITLBudgetBurnFast", "ITLBudgetBurnSlow")
+FAILED_ANSWERS = ("EngineRequestErrors", "RouterErrors", "ErrorBudgetBurnFast", "ErrorBudgetBurnSlow")
+
 
 @dataclass(frozen=True, slots=True)
 class Sign:

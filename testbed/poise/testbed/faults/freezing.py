@@ -1,7 +1,7 @@
 """Stopping (SIGSTOP) the processes of an engine that compute, for a while or over and over, and setting them going again.
 
-A process that is stopped for a share of the time is as slow as one on a card that throttles, and vLLM cannot tell the two apart. As a program:
-`python -m poise.testbed.faults.freezing STATE_DIRECTORY ENGINE SHARE` holds an engine back for SHARE of the time until SIGTERM.
+A process that is stopped for a share of the time is as slow as one on a card that throttles, and vLLM cannot tell the two apart. The
+process that does so is `python -m poise.testbed.faults brake STATE_DIRECTORY ENGINE SHARE`, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from poise.testbed import processes
 from poise.testbed.deployment import Deployment
 from poise.testbed.processes import ProcessIdentity
 
+PROGRAM = "brake"
 # Short against everything that anybody waits for: a request of a client, a poll of the exporter, a health check of the router.
 PERIOD_SECONDS = 0.25
 # A single engine on a GPU has no workers: its core computes (vLLM 0.32, uniproc executor).
@@ -47,7 +48,7 @@ def resume(deployment: Deployment) -> None:
 
 
 def command(deployment: Deployment, engine: str, share: float) -> list[str]:
-    return [sys.executable, "-m", "poise.testbed.faults.freezing", str(deployment.layout.root), engine, str(share)]
+    return [sys.executable, "-m", "poise.testbed.faults", PROGRAM, str(deployment.layout.root), engine, str(share)]
 
 
 def hold_back(deployment: Deployment, engine: str, share: float, ending: threading.Event) -> None:
@@ -68,12 +69,9 @@ def hold_back(deployment: Deployment, engine: str, share: float, ending: threadi
 
 
 def main(arguments: Sequence[str]) -> int:
+    """`arguments`: state directory, engine, share of the time."""
     root, engine, share = arguments
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
     hold_back(Deployment.open(Path(root)), engine, float(share), ending)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ import time
 
 from poise.testbed import processes
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults.fault import Fault, Needs, Raises, Sign, Target
+from poise.testbed.faults.fault import FAILED_ANSWERS, Fault, Needs, Raises, Sign, Target
 from poise.testbed.processes import wait_gone
 
 # A killed worker takes its server with it: vLLM 0.32 needed 9 s when idle machines ran it.
@@ -56,7 +56,8 @@ FAULTS = (
         raises=Raises(
             series=(Sign("poise_engine_up", "falls", part="prefill", to=0),),
             checks=("engine_answers",),
-            alerts=("EngineDown",),
+            alerts=("EngineDown", "PDRoleMissing"),
+            tolerated=(*FAILED_ANSWERS, "PDKVExpired"),
         ),
         apply=_kill_engine,
     ),
@@ -68,7 +69,8 @@ FAULTS = (
         raises=Raises(
             series=(Sign("poise_engine_up", "falls", part="decode", to=0),),
             checks=("engine_answers",),
-            alerts=("EngineDown",),
+            alerts=("EngineDown", "PDRoleMissing"),
+            tolerated=(*FAILED_ANSWERS, "PDKVExpired"),
         ),
         apply=_kill_engine,
     ),
@@ -77,7 +79,7 @@ FAULTS = (
         group="processes",
         what="the router is killed (SIGKILL) while the servers behind it live",
         needs=Needs(router=True),
-        raises=Raises(series=(Sign("poise_router_up", "falls", part="router", to=0),), checks=("router_answers",)),
+        raises=Raises(series=(Sign("poise_router_up", "falls", part="router", to=0),), checks=("router_answers",), alerts=("RouterDown",)),
         apply=_kill_router,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poise.testbed.faults import clients
-from poise.testbed.faults.fault import Fault, Needs, Raises, Sign, Target
+from poise.testbed.faults.fault import SLOW_ANSWERS, Fault, Needs, Raises, Sign, Target
 from poise.testbed.launch import CPU_MAX_NUM_SEQS
 from poise.testbed.load import LoadSettings
 
@@ -15,6 +15,8 @@ PROCESS = "fault_clients"
 CLIENTS = 8
 # So many times as many clients as the engine takes into its batch: the others wait.
 FLOOD = 10
+# Answers so long that those who wait do so for more than the half minute from which on an alert counts them as waiting (alerts/thresholds).
+FLOOD_ANSWER = 256
 # vLLM 0.32's largest default of --max-num-seqs (engine/arg_utils.py: the API server on H100 and larger).
 GPU_MAX_NUM_SEQS = 1024
 # A cache for two requests of the greatest length that the tiny model takes (2048 tokens).
@@ -28,9 +30,18 @@ READ_OUTPUTS = 4
 UNREAD_ANSWER = 512
 
 
-def start_clients(target: Target, url: str, count: int = CLIENTS, max_tokens: int = 64, leave_after: int | None = None) -> None:
+def start_clients(
+    target: Target, url: str, count: int = CLIENTS, prompt_words: int = 48, max_tokens: int = 64, leave_after: int | None = None
+) -> None:
     """Starts clients of `url` without end."""
-    settings = LoadSettings(url, target.deployment.plan.served_name, concurrency=count, max_tokens=max_tokens, leave_after=leave_after)
+    settings = LoadSettings(
+        url,
+        target.deployment.plan.served_name,
+        concurrency=count,
+        prompt_words=prompt_words,
+        max_tokens=max_tokens,
+        leave_after=leave_after,
+    )
     target.deployment.spawn(PROCESS, "fault", clients.command(settings))
 
 
@@ -40,14 +51,14 @@ def _direct(target: Target) -> None:
 
 def _queue_flood(target: Target) -> None:
     most = CPU_MAX_NUM_SEQS if target.deployment.plan.build == "cpu" else GPU_MAX_NUM_SEQS
-    start_clients(target, target.deployment.plan.url, FLOOD * most)
+    start_clients(target, target.deployment.plan.url, FLOOD * most, max_tokens=FLOOD_ANSWER)
 
 
 def _kv_exhausted(target: Target) -> None:
     blocks = SMALL_CACHE_TOKENS // BLOCK_TOKENS[target.deployment.plan.build]
     changed = replace(target.engine, arguments=(*target.engine.arguments, f"--num-gpu-blocks-override={blocks}"))
     target.deployment.restart_engine(changed, "kv-exhausted", target.progress)
-    start_clients(target, target.deployment.plan.url, CPU_MAX_NUM_SEQS, LONG_ANSWER)
+    start_clients(target, target.deployment.plan.url, CPU_MAX_NUM_SEQS, max_tokens=LONG_ANSWER)
 
 
 def _client_aborts(target: Target) -> None:
@@ -66,7 +77,7 @@ DIRECT = (
                 Sign("poise_engine_requests_finished_total", "slows", part="prefill"),
             ),
             checks=("pd_routing", "kv_transfer"),
-            alerts=(),
+            alerts=("PDPoolStarved", "PDKVTransferAbsent", "PDDecodeComputesPrompts"),
         ),
         apply=_direct,
         brings_load=True,
@@ -82,7 +93,7 @@ DIRECT = (
                 Sign("poise_engine_requests_finished_total", "slows", part="decode"),
             ),
             checks=("pd_routing",),
-            alerts=(),
+            alerts=("PDPoolStarved", "PDPrefillGenerates"),
         ),
         apply=_direct,
         brings_load=True,
@@ -95,7 +106,12 @@ FAULTS = (
         group="load",
         what=f"{FLOOD} times as many clients as the batch holds (max-num-seqs): the others wait",
         needs=Needs(),
-        raises=Raises(series=(Sign("poise_engine_requests_waiting", "rises"),), checks=("batch_limit",), alerts=()),
+        raises=Raises(
+            series=(Sign("poise_engine_requests_waiting", "rises"), Sign("poise_engine_queue_time_seconds", "rises")),
+            checks=("batch_limit",),
+            alerts=("EngineQueueTimeHigh",),
+            tolerated=SLOW_ANSWERS,
+        ),
         apply=_queue_flood,
     ),
     Fault(
@@ -106,7 +122,8 @@ FAULTS = (
         raises=Raises(
             series=(Sign("poise_engine_preemptions_total", "counts"), Sign("poise_engine_kv_cache_usage_ratio", "rises")),
             checks=("batch_limit",),
-            alerts=(),
+            alerts=("EngineKVCacheSaturated",),
+            tolerated=(*SLOW_ANSWERS, "EngineQueueTimeHigh"),
         ),
         apply=_kv_exhausted,
         restarts=True,
@@ -117,9 +134,10 @@ FAULTS = (
         what=f"clients who leave after {READ_OUTPUTS} of {UNREAD_ANSWER} tokens",
         needs=Needs(),
         raises=Raises(
-            series=(Sign("poise_engine_requests_finished_total", "counts", (("reason", "abort"),)),),
-            checks=(),
-            alerts=(),
+            series=(
+                Sign("poise_engine_http_requests_total", "counts", (("code", "2xx"),)),
+                Sign("poise_engine_requests_finished_total", "slows"),
+            ),
         ),
         apply=_client_aborts,
         brings_load=True,

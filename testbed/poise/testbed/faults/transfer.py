@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from poise.testbed import model
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults.fault import Fault, Needs, Raises, Sign, Target
+from poise.testbed.faults.fault import FAILED_ANSWERS, Fault, Needs, Raises, Sign, Target
 from poise.testbed.request import authorization
 
 # The name of a network device where an address belongs: the server listens on it, and nobody else can look it up.
@@ -20,6 +20,9 @@ OTHER_SEED = 1
 # What a model that is no tiny one is started with instead: the same weights in another precision.
 OTHER_DTYPE = "--dtype=float16"
 ANSWER_SECONDS = 60.0
+
+# What follows when KV does not arrive: requests fail, and prefill keeps what nobody fetches.
+LOST_KV = (*FAILED_ANSWERS, "PDKVExpired", "PDPoolStarved")
 
 PREFILL = Needs(role="prefill", router=True)
 DECODE = Needs(role="decode", router=True)
@@ -70,7 +73,12 @@ FAULTS = (
         group="prefill and decode",
         what=f"prefill names {NOT_AN_ADDRESS!r} as the host of its side channel, which decode cannot look up",
         needs=PREFILL,
-        raises=Raises(series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),), checks=("kv_transfer",)),
+        raises=Raises(
+            series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),),
+            checks=("kv_transfer",),
+            alerts=("PDKVTransferFailing",),
+            tolerated=LOST_KV,
+        ),
         apply=_kv_transfer_broken,
         restarts=True,
     ),
@@ -79,7 +87,12 @@ FAULTS = (
         group="prefill and decode",
         what="prefill is restarted under the same engine id: decode holds a handshake with a process that is gone",
         needs=PREFILL,
-        raises=Raises(series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),), checks=("kv_transfer",)),
+        raises=Raises(
+            series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),),
+            checks=("kv_transfer",),
+            alerts=("PDKVTransferFailing",),
+            tolerated=LOST_KV,
+        ),
         apply=_stale_peer,
     ),
     Fault(
@@ -87,7 +100,12 @@ FAULTS = (
         group="prefill and decode",
         what="decode serves other weights than prefill under the same name",
         needs=DECODE,
-        raises=Raises(series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),), checks=("pd_match",)),
+        raises=Raises(
+            series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),),
+            checks=("pd_match",),
+            alerts=("PDModelMismatch", "PDKVTransferFailing"),
+            tolerated=LOST_KV,
+        ),
         apply=_model_mismatch,
         restarts=True,
     ),
