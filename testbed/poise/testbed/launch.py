@@ -88,6 +88,7 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             "VLLM_WORKER_MULTIPROC_METHOD": environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
             "VLLM_HOST_IP": LOOPBACK,
             "GLOO_SOCKET_IFNAME": "lo",
+            "POISE_TESTBED_BLACKHOLE": str(layout.blackhole(engine.name)),
         }
     if engine.side_channel_port is not None:
         result |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": engine.side_channel_host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_channel_port)}

@@ -93,6 +93,10 @@ class StateLayout:
         """The faults wanted on the simulated cards: written by `fault`, read by the mirror."""
         return self.root / "faults.json"
 
+    def blackhole(self, engine: str) -> Path:
+        """While this file is there the engine's metrics page never answers (vllm_patch)."""
+        return self.root / f"{engine}.blackhole"
+
     @property
     def mirror(self) -> Path:
         """What the mirror last did: which worker it shows on which card, which faults it applied."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from poise.testbed.errors import TestbedError
-from poise.testbed.faults import cards, killing, on_cards, pace, requests, settings, transfer
+from poise.testbed.faults import blackhole, cards, killing, on_cards, pace, requests, settings, transfer
 from poise.testbed.faults.fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     *settings.FAULTS,
     *killing.FAULTS,
     *pace.FAULTS,
+    *blackhole.FAULTS,
     *requests.DIRECT,
     *transfer.FAULTS,
     *pace.SLOW,

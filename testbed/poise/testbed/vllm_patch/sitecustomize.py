@@ -12,6 +12,8 @@ set. It runs in vLLM's environment and must not import Poise.
    port of its server open beyond the server's end, which a spawned one does not: it lets go of it at once.
 4. Pipeline stages behind the first receive activations into buffers that vLLM makes in its warm-up run, which the CPU worker (vllm/v1/worker/cpu_worker.py,
    0.32) leaves out when nothing is compiled and the KV cache has a fixed size: the first request then fails on an assertion. They are made after loading.
+5. The fault scrape-blackhole: while the file that POISE_TESTBED_BLACKHOLE names is there, the metrics page of this server never answers, and
+   everything else does.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ BUSY_NAP_MILLISECONDS = 1
 IDLE_NAP_MILLISECONDS = 100
 IDLE_AFTER_SECONDS = 1.0
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+BLACKHOLE = "POISE_TESTBED_BLACKHOLE"
+METRICS_PATH = "/metrics"
+BLACKHOLE_LOOK_SECONDS = 0.1
 
 
 def calm_nixl(module):
@@ -86,6 +91,46 @@ def make_stage_buffers(module):
     runner.load_model = load_model
 
 
+def hold_metrics(module):
+    path = os.environ.get(BLACKHOLE)
+    if not path:
+        return
+    attach = module.attach_router
+
+    def attach_router(app):
+        attach(app)
+        app.add_middleware(BlackHole, path=path)
+
+    module.attach_router = attach_router
+
+
+class BlackHole:
+    """ASGI middleware: a request for the metrics page waits for as long as the file is there, or until its client leaves."""
+
+    def __init__(self, app, path):
+        self.app = app
+        self.path = path
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and scope["path"].startswith(METRICS_PATH) and os.path.exists(self.path):
+            await self.hold(receive)
+        await self.app(scope, receive, send)
+
+    async def hold(self, receive):
+        import asyncio  # every process of vLLM reads this file, and few of them serve anything
+
+        async def left():
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        leaving = asyncio.ensure_future(left())
+        try:
+            while os.path.exists(self.path) and not leaving.done():
+                await asyncio.wait({leaving}, timeout=BLACKHOLE_LOOK_SECONDS)
+        finally:
+            leaving.cancel()
+
+
 def release_ports():
     """In a child that was just forked: its copies of TCP sockets that wait for connections become copies of nothing."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -112,6 +157,7 @@ def is_bound(given):
 CHANGES = {
     "vllm.platforms.cpu": obey_method,
     "vllm.v1.worker.cpu_model_runner": make_stage_buffers,
+    "vllm.entrypoints.serve.instrumentator.metrics": hold_metrics,
     "nixl_cu12._bindings": calm_nixl,
     "nixl_cu13._bindings": calm_nixl,
     "vllm.distributed.device_communicators.shm_broadcast": calm_queue,

@@ -16,6 +16,7 @@ OF_THE_ISSUES = {
     *("kill-prefill", "kill-decode", "kill-router", "hang"),
     *("decode-direct", "prefill-direct", "kv-transfer-broken", "stale-peer", "model-mismatch", "slow-prefill", "slow-decode"),
     *("queue-flood", "kv-exhausted", "client-aborts"),
+    *("thermal", "power-brake", "link-errors", "xid-79", "ecc", "driver-hang", "foreign-process", "scrape-blackhole"),
 }
 
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
