@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from poise.history.promql.nodes import Aggregation, Binary, Call, Negation, Node, Range, Selector, Subquery
+from poise.history.promql.nodes import Binary, Call, Node, Range, Selector, Subquery, children
 
 #: A selector finds samples of so many milliseconds back (Prometheus' --query.lookback-delta).
 LOOKBACK = 300_000
@@ -73,22 +73,7 @@ def reach(node: Node, recordings: Recordings, seen: frozenset[str] = frozenset()
             return node.window + reach(node.selector, recordings, seen)
         case Subquery():
             return node.window + max(0, node.offset) + reach(node.inner, recordings, seen)
-    return max((reach(child, recordings, seen) for child in _children(node)), default=0)
-
-
-def _children(node: Node) -> tuple[Node, ...]:
-    match node:
-        case Binary():
-            return (node.left, node.right)
-        case Aggregation():
-            return (node.inner,) if node.parameter is None else (node.inner, node.parameter)
-        case Negation() | Subquery():
-            return (node.inner,)
-        case Range():
-            return (node.selector,)
-        case Call():
-            return node.arguments
-    return ()
+    return max((reach(child, recordings, seen) for child in children(node)), default=0)
 
 
 def _missing(node: Node, recordings: Recordings, present: Present, back: int, seen: frozenset[str]) -> list[str]:
@@ -115,7 +100,7 @@ def _missing(node: Node, recordings: Recordings, present: Present, back: int, se
             return _missing(node.left, recordings, present, back, seen)
         case Call() if node.function in _ABSENCE:
             return []
-    return [name for child in _children(node) for name in _missing(child, recordings, present, back, seen)]
+    return [name for child in children(node) for name in _missing(child, recordings, present, back, seen)]
 
 
 def _words(milliseconds: int) -> str:

@@ -159,6 +159,30 @@ class Call:
 
 Node = Number | String | Selector | Range | Subquery | Negation | Binary | Aggregation | Call
 
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The parts of a node that are nodes themselves, as they are written."""
+    match node:
+        case Binary():
+            return (node.left, node.right)
+        case Aggregation():
+            return (node.inner,) if node.parameter is None else (node.parameter, node.inner)
+        case Negation() | Subquery():
+            return (node.inner,)
+        case Range():
+            return (node.selector,)
+        case Call():
+            return node.arguments
+    return ()
+
+
+def selectors(node: Node) -> list[Selector]:
+    """Every selector in a node, as they are written."""
+    if isinstance(node, Selector):
+        return [node]
+    return [found for child in children(node) for found in selectors(child)]
+
+
 _SCALAR_FUNCTIONS = frozenset({"scalar", "time"})
 
 
