@@ -1,23 +1,22 @@
 """The whole of Poise on a real tensor-parallel vLLM: exporter, checklist, rules, Prometheus, Alertmanager, webhook, through every fault.
 
-One deployment, one load and one monitoring for all cases. POISE_FAULT_TABLE=FILE writes the table of docs/testbed.md (`make faults`).
+One deployment, one load and one monitoring for all cases. All faults on all shapes are in tests/soak/test_faults.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from poise.testbed import faults
 from poise.testbed.deployment import Deployment
 
+from tests.fault_runs import OF_ANY_FAULT
 from tests.monitoring import Alert, Monitoring, monitoring
 from tests.vllm.deploying import progress_of, samples
 from tests.vllm.watching import PATIENCE, checklist, exporter_page, loaded, when
@@ -29,62 +28,32 @@ FACTOR = 1 / 20
 NAMED_WITHIN = 15.0
 
 
-TABLE_HEAD = """\
-# What each fault says
-
-Measured by `make faults` on a real vLLM with tensor parallelism 2 under load, on simulated cards, two cores. *Seconds* run from the moment
-the fault is in force (for `one-visible` and `one-card`: the restarted server has answered and the load is back) to the line in the exporter's
-checklist, which `poise doctor` prints; the page shows it with its next scrape, at most 5 s later. Alerts wait for their `for` on top (docs/alerts.md); none but those named came.
-
-| fault | the line | seconds | alerts |
-| - | - | -: | - |
-"""
-
-
 @dataclass(frozen=True)
 class Case:
-    """A fault: the check that must name it in these words, the alerts that must come, and those that may come with them."""
+    """A fault, and the check that must name it in these words. Which alerts must come, and may come with them, the fault declares."""
 
     fault: str
     check: str
     sentence: str
-    alerts: frozenset[str]
-    tolerated: frozenset[str] = frozenset()
 
 
 CASES = (
-    Case("slow-clock", "rank_clock", r"GPU 1 runs at \d+ MHz while its group reaches \d+ MHz", frozenset({"EngineRankStraggler"})),
-    Case("link-down", "nvlink_links", r"link \d+ of GPU \d is down|links? .* of GPU 1 (is|are) down", frozenset({"NVLinkLinkDown"})),
-    Case("card-lost", "cards", r"GPU 1 does not answer", frozenset({"GPULost"})),
-    Case(
-        "rank-gone",
-        "parallel_size",
-        r"the engine has processes on 1 of the 2 cards that its ranks need",
-        frozenset({"EngineRankMissing"}),
-    ),
-    Case("kill-rank", "engine_answers", r"the engine's process went", frozenset({"EngineDown"})),
-    Case(
-        "one-visible",
-        "idle_unowned_card",
-        r"GPU 1 is idle \(\d %\) while GPU 0 is (saturated|busy) \(\d+ %\), mean of 10 s",
-        frozenset({"NodeGPUUnowned"}),
-    ),
-    Case(
-        "one-card",
-        "parallel_size",
-        r"the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused",
-        frozenset({"EngineGPUsUnused", "EngineSaturatedAndIdle"}),
-    ),
+    Case("slow-clock", "rank_clock", r"GPU 1 runs at \d+ MHz while its group reaches \d+ MHz"),
+    Case("link-down", "nvlink_links", r"link \d+ of GPU \d is down|links? .* of GPU 1 (is|are) down"),
+    Case("card-lost", "cards", r"GPU 1 does not answer"),
+    Case("rank-gone", "parallel_size", r"the engine has processes on 1 of the 2 cards that its ranks need"),
+    Case("kill-rank", "engine_answers", r"the engine's process went"),
+    Case("one-visible", "idle_unowned_card", r"GPU 1 is idle \(\d %\) while GPU 0 is (saturated|busy) \(\d+ %\), mean of 10 s"),
+    Case("one-card", "parallel_size", r"the engine has processes on 1 of its 2 visible GPUs; GPU 1 is unused"),
 )
 
 
 @dataclass
 class Scene:
-    """The deployment under load, what watches it, and the rows for the documentation."""
+    """The deployment under load, and what watches it."""
 
     deployment: Deployment
     watch: Monitoring
-    table: list[str]
     load: contextlib.ExitStack
 
     def load_on(self) -> None:
@@ -112,11 +81,9 @@ def scene(_shared: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iter
     address = (_shared.plan.exporter_url or "").removeprefix("http://")
     folder = tmp_path_factory.mktemp("watch")
     with monitoring(folder, {"node1": address}, factor=FACTOR) as watch, contextlib.ExitStack() as load:
-        scene = Scene(_shared, watch, [], load)
+        scene = Scene(_shared, watch, load)
         scene.load_on()
         yield scene
-    if target := os.environ.get("POISE_FAULT_TABLE"):
-        Path(target).write_text(TABLE_HEAD + "\n".join(scene.table) + "\n", encoding="utf-8")
 
 
 def test_healthy_pair_under_load_is_busy_on_both_cards_and_joined_by_pid_rank_and_card(scene: Scene) -> None:
@@ -177,9 +144,8 @@ def test_fault_is_named_with_its_cause_alerts_as_it_should_and_is_resolved(scene
         assert "GPU 1" in line["line"]
         assert "CUDA_VISIBLE_DEVICES" in line["cause"]
         assert seconds < NAMED_WITHIN + 30, "far beyond what was promised even for a slow machine"
-    scene.table.append(f"| `{case.fault}` | {line['line']} | {seconds:.0f} | {', '.join(sorted(case.alerts))} |")
 
-    for name in sorted(case.alerts):
+    for name in sorted(fault.raises.alerts):
         alert = scene.notified(name, "firing", before)
         assert alert.labels["instance"] == "node1"
         assert alert.labels["simulated"] == "true"
@@ -193,9 +159,9 @@ def test_fault_is_named_with_its_cause_alerts_as_it_should_and_is_resolved(scene
         labels["alertname"]
         for labels, _ in scene.watch.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{int(time.time() - began) + 1}s])')
     }
-    assert fired - {"Watchdog"} - case.tolerated == set(case.alerts)
+    assert fired - {"Watchdog"} - OF_ANY_FAULT - set(fault.raises.tolerated) == set(fault.raises.alerts)
 
     change(scene, fault, lambda: faults.undo(deployment, progress_of("undo", [])))
-    for name in sorted(case.alerts):
+    for name in sorted(fault.raises.alerts):
         scene.notified(name, "resolved", before)
     wait_until(lambda: len(deployment.workers()) == 2, "two workers again", PATIENCE)

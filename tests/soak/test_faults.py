@@ -1,0 +1,90 @@
+"""Every fault on the shape that fits it, on a real vLLM under load, with the real Prometheus and Alertmanager: `make faults`, `make soak`.
+
+One deployment for each shape. Writes the table of docs/testbed.md. POISE_FAULTS=NAME,NAME runs these only, and leaves the page alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from poise.testbed.faults import FAULTS, Fault
+
+from tests import fault_runs, fault_table
+from tests.fault_runs import Loaded, Row
+from tests.fault_watch import watching
+from tests.monitoring import monitoring
+from tests.vllm.deploying import bring_up
+from tests.vllm.watching import SATURATING_CLIENTS
+
+PAGE = Path("docs/testbed.md")
+#: Rules' times shortened so far that ten minutes become thirty seconds, which hold many polls of an engine.
+FACTOR = 1 / 20
+#: For the traces of the last fault of a shape.
+LAST_SECONDS = 90.0
+
+pytestmark = pytest.mark.soak
+
+
+def shape_of(fault: Fault) -> str:
+    """The smallest shape that can take it."""
+    return "pd" if fault.needs.router or fault.needs.role in ("prefill", "decode") else "tp"
+
+
+def wanted(shape: str) -> list[Fault]:
+    """The faults of a shape in the order in which they are put on: neighbours raise different checks as far as possible, because
+    the lines of a load verdict stay for a minute."""
+    names = set(os.environ.get("POISE_FAULTS", "").split(",")) - {""}
+    left = [fault for fault in FAULTS if shape_of(fault) == shape and (not names or fault.name in names)]
+    ordered: list[Fault] = []
+    while left:
+        last = set(ordered[-1].raises.checks) if ordered else set()
+        following = next((fault for fault in left if not last & set(fault.raises.checks)), left[0])
+        left.remove(following)
+        ordered.append(following)
+    return ordered
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[list[Row]]:
+    """Filled by the tests; written into the page when both have run all their faults."""
+    found: list[Row] = []
+    yield found
+    if {row.fault.name for row in found} == {fault.name for fault in FAULTS}:
+        where = f"a real vLLM under load, simulated cards, {os.cpu_count()} cores, Linux {platform.release()}; rules at {FACTOR:g} of their times"
+        order = {fault.name: place for place, fault in enumerate(FAULTS)}
+        fault_table.write(PAGE, fault_table.table(sorted(found, key=lambda row: order[row.fault.name]), where))
+
+
+@pytest.mark.parametrize("shape", ["tp", "pd"])
+def test_every_fault_is_seen_named_alerted_and_undone(shape: str, rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> None:
+    chosen = wanted(shape)
+    if not chosen:
+        pytest.skip("no fault of this shape was asked for")
+    mine: list[Row] = []
+    began = time.monotonic()
+    with ExitStack() as stack:
+        deployment = stack.enter_context(bring_up(shape, tmp_path_factory.mktemp(shape) / "state"))
+        address = (deployment.plan.exporter_url or "").removeprefix("http://")
+        alerts = stack.enter_context(monitoring(tmp_path_factory.mktemp("watch"), {"node1": address}, factor=FACTOR))
+        load = Loaded(deployment, SATURATING_CLIENTS)
+        stack.callback(load.off)
+        watch = stack.enter_context(watching(deployment, alerts))
+        for place, fault in enumerate(chosen, start=1):
+            row = fault_runs.run(fault, deployment, watch, load)
+            for earlier in mine:
+                if earlier.undone is None:
+                    fault_runs.settle(earlier, watch)
+            mine.append(row)
+            said = "; ".join(word for word in row.faulty if word != fault_runs.NOT_UNDONE) or "all seen"
+            print(f"{time.monotonic() - began:5.0f} s  {place}/{len(chosen)} {shape} {fault.name}: {said}", file=sys.stderr, flush=True)
+        fault_runs.settle(mine[-1], watch, LAST_SECONDS)
+        assert alerts.rule_errors() == {}
+    rows += mine
+    assert {row.fault.name: row.faulty for row in mine if row.faulty} == {}

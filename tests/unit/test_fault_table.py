@@ -1,0 +1,57 @@
+"""The table that `make faults` writes into docs/testbed.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from poise.testbed import faults
+from poise.testbed.faults.signs import Seen
+
+from tests import fault_table
+from tests.fault_runs import Row
+
+
+def test_a_row_says_what_came_and_in_bold_what_did_not() -> None:
+    fault = faults.find("decode-direct")
+    counted, slowed = fault.raises.series
+    row = Row(fault, "pd", seen={counted: Seen(counted, "0/s", "260/s", True), slowed: Seen(slowed, "1/s", "1/s", False)})
+    row.lines["kv_transfer"] = ("decode computed 98 % | itself", 9.4)
+    row.alerts = {"PDKVTransferAbsent": 31.0}
+    row.unexpected = frozenset({"GPULost"})
+    row.undone = 41.5
+    line = fault_table.line_of(row)
+    assert line.startswith(
+        "| `decode-direct`: clients go to decode, past the router: it computes their prompts itself | pd | `poise_engine_prompt"
+    )
+    assert '{source="local_compute", decode} 0/s → 260/s`<br>`poise_engine_requests_finished_total{prefill} 1/s → 1/s` **not seen**' in line
+    assert "| **pd_routing did not fail**<br>decode computed 98 % \\| itself | <br>9 |" in line
+    assert "PDKVTransferAbsent 31, **PDPoolStarved did not fire**" in line
+    assert line.endswith("**GPULost** unexpected | 42 |")
+    assert row.faulty == [
+        f"missing: series {slowed}",
+        "missing: check pd_routing",
+        "missing: alert PDPoolStarved",
+        "missing: alert PDDecodeComputesPrompts",
+        "unexpected: GPULost",
+    ]
+
+
+def test_a_row_of_a_fault_that_could_not_be_put_on_says_so() -> None:
+    row = Row(faults.find("kill-router"), "pd", troubles=["could not be put on: no\nlog"])
+    assert "**could not be put on: no**" in fault_table.line_of(row)
+    assert fault_table.line_of(row).endswith("| **no** |")
+    assert "could not be put on: no\nlog" in row.faulty
+
+
+def test_the_table_stands_between_its_markers_and_the_rest_of_the_page_stays() -> None:
+    page = f"before\n\n{fault_table.BEGIN}\nold\n{fault_table.END}\n\nafter\n"
+    changed = fault_table.with_table(page, ["new"])
+    assert changed == f"before\n\n{fault_table.BEGIN}\n\nnew\n\n{fault_table.END}\n\nafter\n"
+    assert fault_table.with_table(changed, ["new"]) == changed
+    with pytest.raises(ValueError, match="no place for the table"):
+        fault_table.with_table("before", [])
+
+
+def test_the_page_of_the_testbed_has_a_place_for_the_table() -> None:
+    fault_table.with_table(Path("docs/testbed.md").read_text(encoding="utf-8"), [])
