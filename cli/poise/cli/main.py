@@ -37,6 +37,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "exporter": Subcommand("poise.exporter.command", "the node exporter alone: Prometheus metrics on :9747", serves=True),
     "doctor": Subcommand("poise.exporter.doctor", "run the checklist on this machine and say what is wrong and how to mend it"),
     "alerts": Subcommand("poise.alerts.command", "the alert rules: list, check, write out for a Prometheus", "dashboard"),
+    "history": Subcommand("poise.history.command", "the history: what it holds, and series written for other programs", "dashboard"),
     "testbed": Subcommand("poise.testbed.command", "start a real vLLM deployment, load it, break it, watch it"),
 }
 

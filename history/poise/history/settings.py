@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from poise.exporter import setting_values
-from poise.exporter.settings import SettingsError, file_of, nearest, read_document, read_file, shown
+from poise.exporter.settings import SettingsError
 from poise.history.durations import parse_duration
+from poise.history.layers import Layers
 from poise.history.targets import Target, check_distinct, targets
 
 ENVIRONMENT_PREFIX = "POISE_HISTORY_"
-#: What Kubernetes sets for a service called "poise-history"; not ours, so no typing error of the user's.
-_KUBERNETES_SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?")
 #: Seconds and bytes that are kept (shared design: raw for seven days).
 DEFAULT_RETENTION = 7 * 86_400.0
 DEFAULT_RETENTION_SIZE = 2_000_000_000
@@ -83,55 +82,20 @@ _PARSERS: dict[str, Callable[[object], object]] = {
 _FLAGS = {"path": "--history", "retention": "--history-retention", "retention_size": "--history-size", "targets": "--target"}
 
 
+def _beside(key: str, value: Any, folder: Path) -> Any:
+    return tuple(target.beside(folder) for target in value) if key == "targets" else value
+
+
+_LAYERS = Layers("history", ENVIRONMENT_PREFIX, _PARSERS, _FLAGS, lists={"targets": "target"}, paths=("path",), beside=_beside)
+
+
 def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> HistorySettings:
     """The settings in force; of the flags those that `arguments` has.
 
     Raises:
         SettingsError: anything wrong in file, environment or flags; the message names it.
     """
-    settings = HistorySettings()
-    path = file_of(arguments, environment)
-    if path is not None:
-        settings = _from_file(settings, path)
-    changes: dict[str, Any] = {}
-    for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_SERVICE.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX)):
-            key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-            if key not in _PARSERS:
-                known = nearest(name, (ENVIRONMENT_PREFIX + known.upper() for known in _PARSERS))
-                raise SettingsError(f"unknown environment variable {name}; {known}")
-            changes[key] = _parsed(key, name, environment[name])
-    settings = replace(settings, **changes)
-    given = {
-        key: value for key, flag in _FLAGS.items() if (value := getattr(arguments, flag[2:].replace("-", "_"), None)) not in (None, [])
-    }
-    return replace(settings, **{key: _parsed(key, _FLAGS[key], value) for key, value in given.items()})
-
-
-def _from_file(settings: HistorySettings, path: Path) -> HistorySettings:
-    table = read_file(path, "history")
-    for key in table:
-        if key not in _PARSERS or key == "targets":
-            way = "write [[target]]" if key in ("target", "targets") else nearest(key, (known for known in _PARSERS if known != "targets"))
-            raise SettingsError(f"{path}: unknown key {key!r} in [history]; {way}")
-    changes = {key: _parsed(key, f"{path}: {key}", value) for key, value in table.items()}
-    document = read_document(path)
-    if "targets" in document:
-        raise SettingsError(f"{path}: unknown table [targets]; write [[target]] for each of them")
-    if "target" in document:
-        found = _parsed("targets", f"{path}: target", document["target"])
-        changes["targets"] = tuple(target.beside(path.parent) for target in found)
-    if changes.get("path"):
-        changes["path"] = str(path.parent / changes["path"])
-    return replace(settings, **changes)
-
-
-def _parsed(key: str, place: str, value: object) -> Any:
-    try:
-        return _PARSERS[key](value)
-    except ValueError as error:
-        told = value[-1] if isinstance(value, list) and len(value) == 1 else value
-        raise SettingsError(f"{place}={shown(told)}: {error}") from None
+    return _LAYERS.load(HistorySettings(), arguments, environment)
 
 
 def with_local(settings: HistorySettings, local: Target) -> HistorySettings:
