@@ -14,6 +14,7 @@ from poise.testbed.load import LoadResult, LoadSettings
 from poise.testbed.nvml.node import SimulatedNode
 from poise.testbed.planning import Request
 from poise.testbed.shapes import load as load_shape
+from poise.testbed.status import WorkerStatus
 
 from tests.vllm.deploying import bring_up, progress_of, read, request_for, total
 from tests.waiting import wait_until
@@ -27,7 +28,7 @@ def test_ranks_zero_and_one_are_on_their_cards_by_pid(tp: Deployment) -> None:
     wait_until(
         lambda: (
             [part.workers for part in status.look(tp).parts if part.name == "server"]
-            == [tuple((worker.pid, worker.title, worker.local_rank) for worker in workers)]
+            == [tuple(WorkerStatus(worker.pid, worker.title, worker.local_rank, None, worker.local_rank) for worker in workers)]
         ),
         "both workers on their cards",
     )
@@ -113,7 +114,7 @@ def test_up_again_finds_the_deployment_and_starts_nothing(tp: Deployment) -> Non
 
 
 def test_another_shape_in_the_same_place_is_a_conflict_said_before_anything_starts(tp: Deployment) -> None:
-    with pytest.raises(TestbedError, match=r"shape tp is up in .*: `poise testbed down` first"):
+    with pytest.raises(TestbedError, match=r"shape tp \(server tensor parallel 2\) is up in .*: `poise testbed down` first"):
         bring_up("single", tp.layout.root)
     assert status.look(tp).ready
 

@@ -50,6 +50,12 @@ def local_rank_of(title: str, tensor_parallel_size: int, pipeline_parallel_size:
     return stage * tensor_parallel_size + ranks.get("TP", 0)
 
 
+def rank_along(dimension: str, title: str) -> int | None:
+    """The rank that a worker's title names along one dimension ("TP", "PP"); None where it names none: that size is 1."""
+    match = _WORKER.match(title)
+    return None if match is None else next((int(number) for name, number in _RANK.findall(match["ranks"]) if name == dimension), None)
+
+
 def workers_of(
     server: int, tensor_parallel_size: int, stats: Iterable[ProcessStat], proc: Path = PROC, pipeline_parallel_size: int = 1
 ) -> list[Worker]:

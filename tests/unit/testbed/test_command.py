@@ -140,7 +140,11 @@ def test_status_of_a_dead_engine_is_json_for_machines_and_exit_code_one(capsys: 
     assert run("status", "--json", "--state-dir", str(layout.root)) == 1
     value = json.loads(capsys.readouterr().out)
     assert (value["shape"], value["fault"]) == ("tp", "one-card")
-    assert [(part["name"], part["state"]) for part in value["parts"]] == [("server", "dead")]
+    assert [(part["name"], part["state"]) for part in value["parts"]] == [
+        ("server", "dead"),
+        *((name, "absent") for name in ("other", "exporter", "mirror")),
+    ]
+    assert value["ready"] is False
     assert run("status", "--state-dir", str(layout.root)) == 1
     assert "fault in force: one-card (`poise testbed fault --undo`)" in capsys.readouterr().out
 
