@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
 from poise.exporter.checks import words
-from poise.exporter.checks.pools import Split, names, splits
+from poise.exporter.checks.pools import Split, names, prompt_tokens, splits
 from poise.exporter.checks.result import CheckResult, Line, State
 from poise.exporter.checks.window import Window, engine_counters
 from poise.exporter.engines.kv_transfer import moves_between_engines
@@ -29,7 +29,6 @@ _COUNTED = (
     m.ENGINE_KV_TRANSFER_EXPIRED,
     m.ENGINE_KV_TRANSFER_LATE,
 )
-_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +160,12 @@ def _quiet(split: Split, now: _Counts, ever: _Counts, evidence: Mapping[str, str
 
 def _in_window(engines: Sequence[Engine], part: Window) -> _Counts:
     counted: dict[Metric, float] = {}
-    prompts: dict[str, float] = {}
     for engine in engines:
         for metric in _COUNTED:
             grown = part.increase(engine.identity.engine, metric)
             if grown is not None:
                 counted[metric] = counted.get(metric, 0.0) + grown
-        for source in _SOURCES if engine.identity.role is Role.DECODE else ():
-            prompts[source] = prompts.get(source, 0.0) + (
-                part.increase(engine.identity.engine, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, source) or 0.0
-            )
-    return _Counts(f"in the last {part.seconds:.0f} s", counted, prompts)
+    return _Counts(f"in the last {part.seconds:.0f} s", counted, prompt_tokens(engines, part))
 
 
 def _since_start(engines: Sequence[Engine]) -> _Counts:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from poise.exporter import metrics as m
 from poise.exporter.checks import thresholds as t
-from poise.exporter.checks.pools import SPLIT_ROLES, Split, names, splits
+from poise.exporter.checks import words
+from poise.exporter.checks.pools import SPLIT_ROLES, Split, names, prompt_tokens, splits
 from poise.exporter.checks.result import CheckResult, Line, State
 from poise.exporter.checks.window import Window
+from poise.exporter.engines.kv_transfer import moves_between_engines
 from poise.exporter.snapshot import Engine, NodeSnapshot, Role
 
 NAME = "pd_routing"
@@ -76,7 +78,9 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
             fix=f"close {names(pools[Role.PREFILL])} to clients; check the router's prefill request",
         )
     if at_prefill is not None and at_decode is not None:
-        if at_decode >= t.ROUTED_REQUESTS and at_prefill == 0:
+        computed = _computed_share(pools[Role.DECODE], part)
+        # Answers take their time: what decode finishes now may have passed prefill before the window. Such prompts it does not compute.
+        if at_decode >= t.ROUTED_REQUESTS and at_prefill == 0 and computed != 0:
             return _LINE.failed(
                 State.PROBLEM,
                 f"decode answered {at_decode:.0f} requests {span} and prefill none",
@@ -84,6 +88,17 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
                 evidence,
                 cause="requests go past prefill: clients reach decode directly, or the router decides for decode only",
                 fix=f"send clients to the router, not to {names(pools[Role.DECODE])}; check the router's prefill list and its threshold",
+            )
+        past = at_decode - at_prefill
+        whole = any(moves_between_engines(engine.config.kv_connector or "") for engine in pools[Role.DECODE])
+        if past >= t.ROUTED_REQUESTS and whole and computed is not None and computed > t.RECOMPUTED_SHARE:
+            return _LINE.failed(
+                State.WATCH,
+                f"{past:.0f} of the {at_decode:.0f} requests that decode answered {span} did not pass prefill",
+                split.about,
+                evidence | {"prompt tokens computed by decode": words.percent(computed)},
+                cause="some clients reach decode directly, or the router decides for decode only",
+                fix=f"send clients to the router, not to {names(pools[Role.DECODE])}; check the router's threshold",
             )
         if at_prefill >= t.ROUTED_REQUESTS and at_decode == 0 and not generated[Role.DECODE]:
             return _LINE.failed(
@@ -105,6 +120,12 @@ def _by_counts(split: Split, part: Window) -> CheckResult:
         )
     counted = ", ".join(f"{count:.0f} at {role}" for role, count in finished.items() if count is not None)
     return _LINE.passed(f"requests {span}: {counted}", split.about, evidence)
+
+
+def _computed_share(decode: tuple[Engine, ...], part: Window) -> float | None:
+    """The share of its prompt tokens that decode computed itself, 0 when it took in none; None when it tells no source."""
+    prompts = prompt_tokens(decode, part)
+    return prompts.get("local_compute", 0.0) / max(1.0, sum(prompts.values())) if prompts else None
 
 
 def _router_errors(split: Split, part: Window, evidence: dict[str, str]) -> CheckResult | None:

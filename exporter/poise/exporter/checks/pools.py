@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poise.exporter import metrics as m
 from poise.exporter.checks import words
 from poise.exporter.checks.result import Subject
+from poise.exporter.checks.window import Window
 from poise.exporter.snapshot import Engine, NodeSnapshot, Role, Router
 
 SPLIT_ROLES = (Role.PREFILL, Role.DECODE)
+_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,15 @@ def splits(snapshot: NodeSnapshot) -> tuple[Split, ...]:
 def names(engines: Sequence[Engine]) -> str:
     """Engines in a sentence."""
     return words.joined([engine.identity.engine for engine in engines])
+
+
+def prompt_tokens(engines: Sequence[Engine], part: Window) -> dict[str, float]:
+    """Prompt tokens that engines which decode took in over the window, by where their KV came from; a source that none of them tells is
+    absent."""
+    found: dict[str, float] = {}
+    for engine in engines:
+        for source in _SOURCES if engine.identity.role is Role.DECODE else ():
+            grown = part.increase(engine.identity.engine, m.ENGINE_PROMPT_TOKENS_BY_SOURCE, source)
+            if grown is not None:
+                found[source] = found.get(source, 0.0) + grown
+    return found

@@ -158,6 +158,29 @@ def test_phase_that_goes_past_its_role_is_named(at_prefill: dict[str, float], at
     assert found.sentence == words
 
 
+@pytest.mark.parametrize(
+    ("computed", "status"), [(0.5, Status.FAIL), (0.1, Status.PASS)], ids=["decode computes them", "answers to a burst that is over"]
+)
+def test_part_of_the_requests_that_go_past_prefill_is_named_when_decode_computes_their_prompts(computed: float, status: Status) -> None:
+    def scene(second: float) -> NodeSnapshot:
+        sources = {"local_compute": 100 * computed * second, "external_kv_transfer": 100 * (1 - computed) * second}
+        return pd_node(prefill(finished=second, generated=second), decode(finished=2 * second, generated=90 * second, sources=sources))
+
+    found = line(scene, "pd_routing", 60)
+    assert found.status is status
+    assert (found.sentence == "60 of the 120 requests that decode answered in the last 60 s did not pass prefill") is (
+        status is Status.FAIL
+    )
+
+
+def test_answers_whose_prompts_passed_prefill_before_the_window_did_not_go_past_it() -> None:
+    def scene(second: float) -> NodeSnapshot:
+        taken = {"local_compute": 0.0, "external_kv_transfer": 9000.0}
+        return pd_node(prefill(finished=300, generated=300), decode(finished=second, generated=90 * second, sources=taken))
+
+    assert line(scene, "pd_routing", 60).status is Status.PASS
+
+
 def test_requests_that_fail_behind_the_router_are_a_problem_and_a_few_are_not() -> None:
     def scene(rate: float) -> Scene:
         return lambda second: pd_node(
