@@ -43,6 +43,7 @@ class Row:
     undoing: float | None = None
     undone: float | None = None
     troubles: list[str] = field(default_factory=list)
+    alerts_watched: bool = True
 
     @property
     def missing(self) -> list[str]:
@@ -51,7 +52,7 @@ class Row:
         return [
             *(f"series {sign}" for sign in raises.series if sign not in self.seen or not self.seen[sign].moved),
             *(f"check {name}" for name in raises.checks if name not in self.lines),
-            *(f"alert {name}" for name in raises.alerts if name not in self.alerts),
+            *(f"alert {name}" for name in raises.alerts if self.alerts_watched and name not in self.alerts),
         ]
 
     @property
@@ -86,7 +87,7 @@ class Loaded:
 
 def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised_seconds: float = RAISED_SECONDS) -> Row:
     """Puts it on and takes it back. `settle` says afterwards when its traces were gone."""
-    row = Row(fault, deployment.plan.shape)
+    row = Row(fault, deployment.plan.shape, alerts_watched=watch.alerts_watched)
     load.on()
     started = time.monotonic()
     if not watch.wait(lambda: _is_calm(watch, fault, started), CALM_SECONDS):

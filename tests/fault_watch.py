@@ -54,6 +54,11 @@ class Watch:
         self._thread.join(60)
 
     @property
+    def alerts_watched(self) -> bool:
+        """Whether alerts are looked at too."""
+        return self._alerts is not None
+
+    @property
     def looks(self) -> list[Look]:
         """Everything that was seen, in order."""
         with self._changed:

@@ -14,8 +14,11 @@ import pytest
 from poise.testbed import faults, model, request, status
 from poise.testbed.deployment import Deployment
 
-from tests.vllm.deploying import bring_up, progress_of, read, samples, total
-from tests.vllm.watching import PATIENCE, drive, exporter_page, when
+from tests import fault_runs
+from tests.fault_runs import Loaded
+from tests.fault_watch import watching
+from tests.vllm.deploying import bring_up, progress_of, read, total
+from tests.vllm.watching import PATIENCE, SATURATING_CLIENTS, drive, exporter_page, ours, when
 from tests.waiting import wait_until
 
 #: Some more than the 20 that the check of the router wants to see before it says anything.
@@ -29,17 +32,6 @@ def block_bytes(prefill_ranks: int) -> int:
     shape = model.tiny_shape()
     heads = shape.num_key_value_heads // prefill_ranks
     return BLOCK_TOKENS * shape.num_hidden_layers * 2 * heads * (shape.hidden_size // shape.num_attention_heads) * shape.element_bytes
-
-
-def ours(deployment: Deployment, page: str, name: str) -> list[tuple[Mapping[str, str], float]]:
-    """The samples of our own engines and router: the exporter sees every other one of the machine too."""
-    ports = tuple(f":{engine.port}" for engine in deployment.plan.engines)
-    router = "" if deployment.plan.router is None else f":{deployment.plan.router.port}"
-    return [
-        (labels, value)
-        for labels, value in samples(page, name)
-        if labels.get("router", router).endswith(router) and labels.get("engine", ports[0]).endswith(ports)
-    ]
 
 
 def by_role(deployment: Deployment, page: str, name: str, **labels: str) -> dict[str, float]:
@@ -152,6 +144,20 @@ def test_what_decode_makes_of_the_transferred_cache_is_what_prefill_alone_would_
     urls = (pd.plan.url, pd.engine("prefill").url)
     routed, direct = (request.complete(url, pd.plan.served_name, "server token queue", 16, 60, os.environ) for url in urls)
     assert routed["choices"][0]["text"] == direct["choices"][0]["text"] != ""  # type: ignore[index]  # as OpenAI's API has it
+
+
+@pytest.mark.parametrize("name", ["decode-direct", "kv-transfer-broken"])
+def test_a_fault_between_the_two_moves_its_series_is_named_and_undone(pd: Deployment, name: str) -> None:
+    load = Loaded(pd, SATURATING_CLIENTS)
+    with watching(pd) as watch:
+        try:
+            row = fault_runs.run(faults.find(name), pd, watch, load)
+        finally:
+            load.off()
+        assert row.troubles + row.missing == []
+    assert pd.plan.fault is None
+    assert pd.plan.engines == pd.plan.healthy
+    assert drive(pd, 4).failed == 0
 
 
 def test_a_killed_router_and_a_killed_decode_are_named(pd: Deployment) -> None:

@@ -1,4 +1,4 @@
-"""The faults of a simulated card, on the card itself: what each changes, that it changes nothing else, and its undoing.
+"""The faults of a simulated card, on the card itself: what each changes, that it changes nothing else, and its undoing; and a hang.
 
 What exporter, checklist and alerts make of every fault, those that restart or kill a server included, is in test_first_light.py.
 """
@@ -11,7 +11,11 @@ from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.nvml.node import SimulatedNode
 
+from tests import fault_runs
+from tests.fault_runs import Loaded
+from tests.fault_watch import watching
 from tests.vllm.deploying import progress_of
+from tests.vllm.watching import SATURATING_CLIENTS, drive
 from tests.waiting import wait_until
 
 
@@ -52,3 +56,16 @@ def test_a_fault_of_a_card_shows_on_the_last_card_alone_and_is_undone_without_a_
     assert tp.plan.fault is None
     assert tp.workers() == ranks
     wait_until(lambda: healthy(tp), "the healthy deployment")
+
+
+def test_workers_that_stand_still_are_named_while_the_server_answers_and_go_on_when_it_is_undone(tp: Deployment) -> None:
+    ranks, load = tp.workers(), Loaded(tp, SATURATING_CLIENTS)
+    with watching(tp) as watch:
+        try:
+            row = fault_runs.run(faults.find("hang"), tp, watch, load)
+        finally:
+            load.off()
+        assert row.troubles + row.missing == []
+    assert tp.plan.fault is None
+    assert tp.workers() == ranks
+    assert drive(tp, 4).failed == 0
