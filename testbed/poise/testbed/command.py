@@ -30,6 +30,7 @@ from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.faults import listing
 from poise.testbed.interconnect import command as interconnect
+from poise.testbed.manifests import command as manifests
 from poise.testbed.paths import StateLayout
 from poise.testbed.planning import STEP_INSTALL, Request, step_names
 from poise.testbed.progress import FileSink, Progress, Sink, TerminalSink
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         "compare": _compare,
         "fault": _fault,
         "interconnect": lambda arguments: interconnect.run(arguments, _progress, _say),
+        "kubernetes": manifests.kubernetes,
+        "compose": manifests.compose,
         "status": _status,
         "logs": _logs,
         "down": _down,
@@ -116,7 +119,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> int:
     if arguments.profile is not None:
-        return bench.load_profile(arguments, _progress(f"Load {arguments.profile}", [], None))
+        return bench.load_profile(arguments, _progress(f"Load {arguments.profile}", [], None), _say)
     measured = profile_options(arguments)
     if measured:
         raise TestbedError(f"{measured[0]} belongs to measured load: give --profile as well, e.g. --profile chat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+from collections.abc import Callable
 
 from poise.testbed import paths
 from poise.testbed.bench import drive, run, summary
@@ -16,7 +16,7 @@ from poise.testbed.paths import StateLayout
 from poise.testbed.progress import Progress
 
 
-def load_profile(arguments: argparse.Namespace, progress: Progress) -> int:
+def load_profile(arguments: argparse.Namespace, progress: Progress, say: Callable[[str], None]) -> int:
     """Drives the profile that was asked for, prints its summary (JSON with --json) and where it was saved. 1 when a request failed."""
     foreign = light_options(arguments)
     if foreign:
@@ -24,9 +24,9 @@ def load_profile(arguments: argparse.Namespace, progress: Progress) -> int:
     layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
     deployment = Deployment.open(layout.root)
     chosen = chosen_profile(arguments, deployment.plan.build)
-    outcome = drive.run_profile(deployment, chosen, arguments.save or layout.runs, progress, os.environ, arguments.engine)
+    outcome = drive.run_profile(deployment, chosen, arguments.save or layout.runs, progress, os.environ, arguments.engine, say)
     print(json.dumps(outcome.content) if arguments.json else summary.summary(outcome.content), flush=True)
-    print(f"poise: saved as {outcome.path}", file=sys.stderr)
+    say(f"saved as {outcome.path}")
     return 1 if any(step["client"]["failed"] for step in outcome.content["steps"]) else 0
 
 

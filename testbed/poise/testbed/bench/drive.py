@@ -51,9 +51,11 @@ def run_profile(
     progress: Progress,
     environ: Mapping[str, str],
     direct: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
     wall: Callable[[], float] = time.time,
 ) -> Outcome:
-    """Drives one profile and saves the run in the folder `runs`. `direct` names an engine to be asked past the router.
+    """Drives one profile and saves the run in the folder `runs`. `direct` names an engine to be asked past the router, `say` hears
+    where the whole steps of an interrupted run are.
 
     Raises TestbedError: the client failed (with its last words), all requests failed, the exporter is gone. KeyboardInterrupt goes on up;
     what was whole is saved before.
@@ -91,6 +93,8 @@ def run_profile(
     finally:
         # After an error, too: what was whole is worth as much.
         outcome = Outcome(*run.save(runs, run_facts, steps, interrupted)) if steps else None
+        if outcome is not None and interrupted:
+            say(f"{len(steps)} of {len(workload.steps)} steps were whole and are kept in {outcome.path}")
     if outcome is None:
         raise TestbedError(f"profile {profile.name} has no step")
     return outcome

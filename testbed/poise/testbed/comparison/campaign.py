@@ -77,7 +77,7 @@ def measure(
                 say(f"{request.shape.name}: repetition {repetition + 1} of {repetitions}, {outlook.words()}")
                 began = clock()
                 seeded = replace(profile, seed=profile.seed + repetition)
-                done.append(drive.run_profile(deployment, seeded, runs, progress, environ))
+                done.append(drive.run_profile(deployment, seeded, runs, progress, environ, say=say))
                 outlook.loads.append(clock() - began)
     return [outcome.content for outcome in done]
 

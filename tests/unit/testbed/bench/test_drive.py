@@ -76,10 +76,10 @@ class Told:
         self.details.append(current.detail)
 
 
-def driven(deployment: Deployment, name: str, told: Told, **options: Any) -> Outcome:
+def driven(deployment: Deployment, name: str, told: Told, say: Callable[[str], None] = lambda _: None, **options: Any) -> Outcome:
     chosen = profile.changed(profile.load(name, "cpu"), Overrides(warmup_requests=0, **options))
     progress = Progress("load", [], [told], lambda: 0.0)
-    return drive.run_profile(deployment, chosen, deployment.layout.runs, progress, os.environ)
+    return drive.run_profile(deployment, chosen, deployment.layout.runs, progress, os.environ, say=say)
 
 
 def test_a_run_is_carried_out_and_saved(deployed: Prepare) -> None:
@@ -123,10 +123,11 @@ def test_when_every_request_fails_the_first_error_is_said(deployed: Prepare) -> 
 
 
 def test_ctrl_c_ends_the_client_and_keeps_the_steps_behind_it(deployed: Prepare) -> None:
-    deployment = deployed(hangs_at="2", interrupts=os.getpid())
+    deployment, said = deployed(hangs_at="2", interrupts=os.getpid()), list[str]()
     with interrupts.as_exceptions(), pytest.raises(KeyboardInterrupt):
-        driven(deployment, "ramp", Told(), requests=64)
+        driven(deployment, "ramp", Told(), said.append, requests=64)
     saved = run.saved(deployment.layout.runs)
+    assert said == [f"1 of 7 steps were whole and are kept in {saved[0][0]}"]
     assert [(content["interrupted"], len(content["steps"])) for _, content in saved] == [(True, 1)]
     assert clients(deployment) == []
     assert list(deployment.layout.temporary.glob("bench-*")) == []

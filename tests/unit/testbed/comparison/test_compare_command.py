@@ -87,7 +87,7 @@ def test_finished_repetitions_are_kept_and_nothing_stays_up(
     """The third repetition is interrupted: the first shape's two are kept, the second shape's deployment goes."""
     loaded: list[tuple[str, int]] = []
 
-    def run_profile(deployment: Standing, profile: LoadProfile, runs: Path, *rest: object) -> Outcome:
+    def run_profile(deployment: Standing, profile: LoadProfile, runs: Path, *rest: object, **named: object) -> Outcome:
         if len(loaded) == 2:
             raise error
         loaded.append((deployment.shape, profile.seed))
