@@ -1,0 +1,184 @@
+"""`poise alerts status` and `poise alerts explain`: asks a running `poise up` or a Prometheus, and writes what it says for a terminal.
+
+The edge: arguments, clocks, output. What an explanation is stands in explain.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from poise.alerts import explain_text, rules_api
+from poise.alerts.durations import format_duration
+from poise.alerts.explain import explain
+from poise.alerts.notification.alertmanager import Place
+from poise.alerts.rules_api import RulesError, TellsRule
+from poise.alerts.settings import parse_place
+from poise.exporter.engines.credentials import AccessError, Credentials
+from poise.history import moments
+from poise.history.fetch import Fetcher
+from poise.history.promql.errors import QueryError
+from poise.history.querier.prometheus import PrometheusQuerier
+
+DEFAULT_URL = "http://127.0.0.1:9748"
+COULD_NOT = 2
+ACTIONS = ("status", "explain")
+#: Alerts that are shown of one rule.
+_MOST_ALERTS = 10
+
+
+class AskError(Exception):
+    """What keeps the command from an answer; the text tells the person."""
+
+
+def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The two actions."""
+    server = argparse.ArgumentParser(add_help=False)
+    server.add_argument(
+        "--url",
+        default=DEFAULT_URL,
+        metavar="URL[,ca_file=…]",
+        help=f"`poise up`, or a Prometheus that evaluates the rules; TLS and login as for --alertmanager (default {DEFAULT_URL})",
+    )
+    server.add_argument("--json", action="store_true", help="for machines")
+    actions.add_parser(
+        "status",
+        parents=[server],
+        help="what fires and what is pending",
+        description="Lists every alert that is pending or firing, rules that fail, and rules whose input is missing. Exit code 0: nothing fires, "
+        "1: something fires, 2: could not look.",
+    )
+    why = actions.add_parser(
+        "explain",
+        parents=[server],
+        help="why an alert fires, or does not",
+        description="Takes the expression of an alert apart: each clause with its present values and threshold, whether it holds, since when, and "
+        "what is missing.",
+    )
+    why.add_argument("alert", metavar="ALERT", help="name of the alert, as in `poise alerts rules`")
+    why.add_argument("--engine", metavar="NAME", help="only for this engine (short for --where engine=NAME)")
+    why.add_argument(
+        "--where", action="append", default=[], metavar="LABEL=VALUE", help="only series that have this label, or lack it (repeatable)"
+    )
+    why.add_argument("--at", metavar="TIME", help="at this moment instead of now: Unix seconds or 2026-11-30T14:00:00Z")
+    why.add_argument("--short", action="store_true", help="without what recorded series are made from")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carries out the action; returns the exit code. What a person can mend is one line on stderr."""
+    try:
+        return asyncio.run(_status(arguments) if arguments.action == "status" else _explain(arguments))
+    except (AskError, RulesError, AccessError) as error:
+        print(f"poise: {error}", file=sys.stderr)
+        return COULD_NOT
+    except QueryError as error:
+        print(f"poise: {arguments.url.partition(',')[0]}: {error}", file=sys.stderr)
+        return COULD_NOT
+
+
+async def _status(arguments: argparse.Namespace) -> int:
+    url, fetcher, _ = _server(arguments.url)
+    found = [rule for rule in await rules_api.rules(url, fetcher) if rule.alert]
+    if arguments.json:
+        print(json.dumps([asdict(rule) for rule in found], indent=1))
+    else:
+        for line in status_lines(found, time.time()):
+            print(line)
+    return 1 if any(alert.state == "firing" and rule.name != "Watchdog" for rule in found for alert in rule.alerts) else 0
+
+
+def status_lines(rules: Sequence[TellsRule], now: float) -> Iterator[str]:
+    """The alerts that are on, worst first, then rules that can say nothing."""
+    counts = {state: sum(alert.state == state for rule in rules for alert in rule.alerts) for state in ("firing", "pending")}
+    yield f"{len(rules)} alerting rules: {counts['firing']} alerts firing, {counts['pending']} pending"
+    for state in ("firing", "pending"):
+        for rule in rules:
+            alerts = [alert for alert in rule.alerts if alert.state == state]
+            for alert in alerts[:_MOST_ALERTS]:
+                text = alert.annotations.get("summary") or ", ".join(
+                    f"{k}={v}" for k, v in sorted(alert.labels.items()) if k != "alertname"
+                )
+                yield f"  {state:<8} {rule.name}: {text} (for {format_duration(max(0, round(now - alert.active_at)))})"
+            if len(alerts) > _MOST_ALERTS:
+                yield f"  {state:<8} {rule.name}: … and {len(alerts) - _MOST_ALERTS} more"
+    yield from (f"  fails    {rule.name}: {rule.error}" for rule in rules if rule.error)
+    yield from (f"  silent   {rule.name}: {rule.lacks}" for rule in rules if rule.lacks and not rule.alerts)
+
+
+async def _explain(arguments: argparse.Namespace) -> int:
+    url, fetcher, place = _server(arguments.url)
+    at = _moment(arguments.at) if arguments.at else time.time()
+    where = _where(arguments.where, arguments.engine)
+    rules = await rules_api.rules(url, fetcher)
+    wanted = [rule for rule in rules if rule.alert and rule.name == arguments.alert]
+    if not wanted:
+        names = sorted({rule.name for rule in rules if rule.alert})
+        raise AskError(f"{url} evaluates no alert {arguments.alert!r}; there are {', '.join(names) or 'none'}")
+    recordings = {rule.name: rule.query for rule in rules if not rule.alert}
+    querier = PrometheusQuerier(url, access=place.access)
+    try:
+        clauses = [await explain(rule.query, querier, at, recordings=recordings, where=where) for rule in wanted]
+    finally:
+        await querier.close()
+    if arguments.json:
+        print(
+            json.dumps([{"rule": asdict(rule), "clause": asdict(clause)} for rule, clause in zip(wanted, clauses, strict=True)], indent=1)
+        )
+        return 0
+    for rule, clause in zip(wanted, clauses, strict=True):
+        for line in rule_lines(rule, where, at):
+            print(line)
+        for line in explain_text.lines(clause, _clock, recordings=not arguments.short):
+            print(line)
+    return 0
+
+
+def rule_lines(rule: TellsRule, where: Mapping[str, str], now: float) -> Iterator[str]:
+    """How the rule stands, before its clauses."""
+    alerts = [alert for alert in rule.alerts if all(alert.labels.get(name, value) == value for name, value in where.items())]
+    states = {alert.state for alert in alerts}
+    state = next((word for word in ("firing", "pending") if word in states), "inactive")
+    yield f"{rule.name}: {state}" + (f", holds for {format_duration(rule.wait)} before it fires" if rule.wait else ", fires at once")
+    for alert in alerts[:_MOST_ALERTS]:
+        since = max(0, round(now - alert.active_at))
+        left = f", fires in {format_duration(max(0, round(rule.wait - since)))}" if alert.state == "pending" else ""
+        yield f"  {alert.state} for {format_duration(since)}{left}: {alert.annotations.get('summary', '')}".rstrip(": ")
+    if rule.error:
+        yield f"  the rule fails: {rule.error}"
+    if rule.lacks:
+        yield f"  {rule.lacks}"
+
+
+def _server(text: str) -> tuple[str, Fetcher, Place]:
+    try:
+        place = parse_place(text)
+    except ValueError as error:
+        raise AskError(f"--url={text.partition(',')[0]}: {error}") from None
+    return place.url, Fetcher(Credentials(place.access)), place
+
+
+def _moment(text: str) -> float:
+    try:
+        return moments.unix_seconds(text)
+    except ValueError as error:
+        raise AskError(f"--at: {error}; write Unix seconds or a time such as 2026-11-30T14:00:00Z") from None
+
+
+def _where(pairs: Sequence[str], engine: str | None) -> dict[str, str]:
+    where = {"engine": engine} if engine else {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise AskError(f"--where={pair}: write LABEL=VALUE, as in gpu=1")
+        where[name] = value
+    return where
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
