@@ -1,4 +1,4 @@
-"""`poise alerts check`, `rules` and `thresholds`: the edge where rule files, arguments and output meet.
+"""`poise alerts check`, `rules` and `thresholds` (`status` and `explain` are in ask_command.py): the edge where rule files, arguments and output meet.
 
 What is right or wrong is decided in `check.py`, what a copy looks like in `scale.py` and `thresholds.py`.
 """
@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.alerts import promtool, runbooks, shipped, thresholds
+from poise.alerts import ask_command, promtool, runbooks, shipped, thresholds
 from poise.alerts.check import Problem, check_files
 from poise.alerts.durations import format_duration
+from poise.alerts.kubernetes import prometheus_rule
 from poise.alerts.rules import RuleError, RuleFile, load, render
 from poise.alerts.scale import HEADER, rebase, scale_file, without
 from poise.alerts.thresholds import ThresholdError
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rules.add_argument("--print", action="store_true", dest="print_files", help="print the files instead of a list")
     rules.add_argument("--output", type=Path, metavar="DIR", help="write the files into this folder")
+    rules.add_argument("--kubernetes", action="store_true", help="print one PrometheusRule for the Prometheus operator instead of a list")
+    rules.add_argument("--namespace", default="poise", metavar="NAME", help="that object's namespace (default poise)")
     rules.add_argument("--scale", type=float, metavar="FACTOR", help="multiply every time by this: 0.05 makes ten minutes thirty seconds")
     rules.add_argument(
         "--runbook-base", metavar="URL", help="where the runbooks are: the alert's name is appended, or put where URL says {alert}"
@@ -61,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rules.add_argument("--thresholds", type=Path, metavar="FILE", help="change the thresholds that this TOML file names; --set comes after")
 
+    ask_command.add_arguments(actions)
     actions.add_parser(
         "thresholds",
         help="list the numbers that decide in the rules",
@@ -72,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out the command; returns the exit code. What a person can mend is one line on stderr."""
     try:
+        if arguments.action in ask_command.ACTIONS:
+            return ask_command.run(arguments)
         if arguments.action == "check":
             return _check(arguments.files, arguments.allow_other_series)
         if arguments.action == "thresholds":
@@ -146,6 +152,8 @@ def _rules(arguments: argparse.Namespace) -> int:
     texts = {path.name: _text(path, file, copy, arguments) for (path, file), copy in zip(files.items(), changed, strict=True)}
     if arguments.output is not None:
         _write(arguments.output, texts)
+    elif arguments.kubernetes:
+        print(prometheus_rule(changed, name="poise", namespace=arguments.namespace, comment=HEADER), end="")
     elif arguments.print_files:
         print("\n".join(f"# {name}\n{text}" for name, text in texts.items()), end="")
     else:

@@ -1,0 +1,32 @@
+"""`poise testbed kubernetes` and `poise testbed compose`: writes the files and says what to do with them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from poise.testbed.manifests.files import Kind, Links, write
+
+NEXT = {
+    "kubernetes": "kubectl kustomize {folder}/base | less, then kubectl apply -k {folder}/base (or {folder}/overlays/tensor-parallel)",
+    "compose": "cd {folder} && docker compose up -d; the page is http://127.0.0.1:9748",
+}
+
+
+def kubernetes(arguments: argparse.Namespace) -> int:
+    """Writes the kustomize folders. Raises TestbedError."""
+    return _write("kubernetes", arguments)
+
+
+def compose(arguments: argparse.Namespace) -> int:
+    """Writes the folder for `docker compose`. Raises TestbedError."""
+    return _write("compose", arguments)
+
+
+def _write(kind: Kind, arguments: argparse.Namespace) -> int:
+    links = Links(dashboard=arguments.dashboard_base, runbooks=arguments.runbook_base)
+    written = write(kind, arguments.output, links, force=arguments.force)
+    for path in written:
+        print(path)
+    print(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=arguments.output)} (docs/deploy.md)", file=sys.stderr)
+    return 0
