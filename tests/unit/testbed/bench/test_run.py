@@ -104,6 +104,20 @@ def test_a_step_is_saturated_when_it_answers_less_than_nine_tenths() -> None:
     assert not run.saturated(chat_step(), unloaded=1.0), "a closed loop asks for no rate"
 
 
+def test_a_first_step_of_few_requests_is_not_saturated_by_its_last_answer() -> None:
+    """As recorded: 4 requests at 1/s took 6.03 s, the last of them 2 s; later steps were quicker, which changes nothing for the first."""
+    seen = figures()
+    slow = replace(seen, completed=4, duration_seconds=6.03, latency={"e2el": replace(seen.latency["e2el"], p50=1.9, p99=2.0)})
+    quick = replace(seen, completed=8, duration_seconds=4.86, latency={"e2el": replace(seen.latency["e2el"], p50=1.0, p99=1.5)})
+    full = replace(seen, completed=32, duration_seconds=8.42)
+    steps = [
+        Step(StepPlan(count, rate, 1), 0.0, 1.0, entry, None, "n/a")
+        for count, rate, entry in ((4, 1.0, slow), (8, 2.0, quick), (32, 8.0, full))
+    ]
+    content = run.document(run_facts(), steps, False, "a")
+    assert [step["saturated"] for step in content["steps"]] == [False, False, True]
+
+
 def test_no_secret_of_a_command_line_reaches_a_run() -> None:
     leaky = replace(ENGINE, arguments=("--max-num-seqs", "4", "--api-key", "sk-1", "--hf-token=hf-2", "--enforce-eager", "sk-3"))
     text = json.dumps(facts.deployment_facts(replace(TP, engines=(leaky,), healthy=(leaky,)), None))
