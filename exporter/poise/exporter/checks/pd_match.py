@@ -22,6 +22,9 @@ _LINE = Line(NAME, TITLE)
 _KEPT_DTYPES = ("bfloat16", "float16")
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 
+#: Connectors that refuse a peer whose model argument is another text, even when both lead to the same weights.
+_HASH_PATH = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
+
 
 def effective_dtype(engine: Engine) -> str | None:
     """The dtype in which an engine computes, None when it is not known: --dtype, else the model's own."""
@@ -63,8 +66,15 @@ def _version(engine: Engine) -> str | None:
     return (page.version or None) if page is not None else None
 
 
+def _model_path(engine: Engine) -> str | None:
+    """What it loads its weights from, where that is compared: vLLM's NIXL connectors hash it as it was given (0.32, nixl/metadata.py)."""
+    connector = engine.config.kv_connector or ""
+    return engine.config.model_path if any(name in connector for name in _HASH_PATH) else None
+
+
 _FACTS: tuple[tuple[str, Callable[[Engine], str | None]], ...] = (
     ("model", _model),
+    ("model path", _model_path),
     ("revision", _revision),
     ("dtype", effective_dtype),
     ("block size", _block_size),
@@ -108,7 +118,8 @@ def _check(split: Split) -> CheckResult:
             cause="KV blocks of one are not KV blocks of the other: handshakes fail, or answers are wrong without an error",
             fix="start all engines of the deployment from one image with the same model, revision, --dtype, --kv-cache-dtype and --block-size",
         )
-    alike = [fact for fact, _ in _FACTS if fact not in unknown]
+    unknown = [fact for fact in unknown if fact != "model path"]
+    alike = [fact for fact, _ in _FACTS if fact not in unknown and evidence[fact] != "unknown"]
     if "model" in unknown or "vLLM version" in unknown:
         return _LINE.unknown(
             f"not known of every engine: {words.joined(unknown)}", split.about, evidence, fix="wait until all of them answer"

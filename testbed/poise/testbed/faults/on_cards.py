@@ -128,7 +128,6 @@ FAULTS = (
         raises=Raises(
             series=(
                 Sign("poise_gpu_remap_pending", "rises"),
-                Sign("poise_gpu_remapped_rows", "rises", (("type", "uncorrectable"),)),
                 Sign("poise_gpu_recovery_action", "rises"),
                 Sign("poise_gpu_xid_last_timestamp_seconds", "appears", (("xid", "48"),)),
             ),

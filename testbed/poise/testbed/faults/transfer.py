@@ -102,8 +102,8 @@ FAULTS = (
         needs=DECODE,
         raises=Raises(
             series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),),
-            checks=("pd_match",),
-            alerts=("PDModelMismatch", "PDKVTransferFailing"),
+            checks=("pd_match", "kv_transfer"),
+            alerts=("PDKVTransferFailing",),
             tolerated=LOST_KV,
         ),
         apply=_model_mismatch,

@@ -12,7 +12,7 @@ from poise.exporter.engines.page import PageParser
 from poise.exporter.snapshot import Engine, ModelShape, NodeSnapshot, Role, RouterBackend
 
 from tests.check_lines import Scene, line, lines
-from tests.pd_scenes import decode, pd_engine, pd_node, pd_router, prefill
+from tests.pd_scenes import NIXL, decode, pd_engine, pd_node, pd_router, prefill
 from tests.recorded import CAPTURES
 from tests.scenes import play
 
@@ -228,6 +228,28 @@ def test_difference_between_the_roles_is_a_problem_that_names_both_values(other:
     assert found.sentence.startswith(f"prefill and decode differ in {fact} (")
     assert "n1:8100" in found.sentence
     assert "n1:8200" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("connector", "decode_path", "status"),
+    [
+        (NIXL, "/models/other", Status.FAIL),
+        (NIXL, "/models/qwen", Status.PASS),
+        (NIXL, None, Status.PASS),
+        ("MooncakeConnector", "/mnt/qwen", Status.PASS),
+    ],
+)
+def test_other_weights_under_the_same_name_are_told_by_the_path_where_the_connector_compares_it(
+    connector: str, decode_path: str | None, status: Status
+) -> None:
+    engines = (
+        prefill(config={"kv_connector": connector, "model_path": "/models/qwen"}),
+        decode(config={"kv_connector": connector, "model_path": decode_path}),
+    )
+    found = line(pd_node(*engines), "pd_match")
+    assert found.status is status
+    if status is Status.FAIL:
+        assert found.sentence == "prefill and decode differ in model path (model path: /models/other on n1:8200; /models/qwen on n1:8100)"
 
 
 def test_dtype_that_is_said_and_the_model_s_own_are_the_same() -> None:
