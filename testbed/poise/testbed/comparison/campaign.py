@@ -21,6 +21,7 @@ from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 from poise.testbed.planning import Request
 from poise.testbed.progress import Progress
+from poise.testbed.shapes import Shape
 
 Say = Callable[[str], None]
 
@@ -66,6 +67,7 @@ def measure(
     in the prefix cache. Raises TestbedError: a deployment is up already, a shape does not start, the client fails.
     """
     for request in requests:
+        check_comparable(request.shape)
         check_nothing_up(StateLayout(request.state_directory))
     outlook = Outlook(len(requests), repetitions)
     for number, request in enumerate(requests, start=1):
@@ -80,6 +82,14 @@ def measure(
                 done.append(drive.run_profile(deployment, seeded, runs, progress, environ, say=say))
                 outlook.loads.append(clock() - began)
     return [outcome.content for outcome in done]
+
+
+def check_comparable(shape: Shape) -> None:
+    """Raises TestbedError for several servers without a router: a client would ask the first of them alone."""
+    if shape.router is None and len(shape.engines) > 1:
+        raise TestbedError(
+            f"shape {shape.name} has {len(shape.engines)} servers and no router, so that only the first would be loaded: leave it out"
+        )
 
 
 def check_nothing_up(layout: StateLayout) -> None:
