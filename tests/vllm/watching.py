@@ -14,7 +14,7 @@ from poise.testbed import load
 from poise.testbed.deployment import Deployment
 from poise.testbed.load import LoadResult, LoadSettings
 
-from tests.vllm.deploying import read
+from tests.vllm.deploying import read, samples
 
 #: Enough clients that a worker is never out of work: its card is saturated.
 SATURATING_CLIENTS = 12
@@ -71,3 +71,14 @@ def when(deployment: Deployment, holds: Callable[[Mapping[str, Any]], Any], what
             return found, time.monotonic() - began
         assert time.monotonic() - began < patience, f"after {patience:.0f} s still not: {what}; verdict: {page['verdict']}"
         time.sleep(0.25)  # another process's state, which offers no event
+
+
+def ours(deployment: Deployment, page: str, name: str) -> list[tuple[Mapping[str, str], float]]:
+    """The samples of our own engines and router: the exporter sees every other one of the machine too."""
+    ports = tuple(f":{engine.port}" for engine in deployment.plan.engines)
+    router = "" if deployment.plan.router is None else f":{deployment.plan.router.port}"
+    return [
+        (labels, value)
+        for labels, value in samples(page, name)
+        if labels.get("router", router).endswith(router) and labels.get("engine", ports[0]).endswith(ports)
+    ]

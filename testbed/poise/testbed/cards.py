@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from poise.testbed import records, spawning
 from poise.testbed.environment import Note
 from poise.testbed.errors import TestbedError
 from poise.testbed.files import read_json_object, write_json
@@ -96,6 +97,9 @@ def _wait(layout: StateLayout, fulfilled: Callable[[dict[str, object]], bool], f
         shown = read_json_object(layout.mirror)
         if shown is not None and fulfilled(shown):
             return
+        mirror = next((record for record in records.read_all(layout.records) if record.role == "mirror"), None)
+        if mirror is not None and not mirror.lives:
+            raise TestbedError(f"the mirror ended by itself; the end of its log:\n{spawning.tail(layout, mirror.name)}")
         if time.monotonic() > deadline:
             raise TestbedError(f"the mirror {failure} within {MIRROR_SECONDS:.0f} s: see {layout.log('mirror')}")
         time.sleep(LOOK_SECONDS)

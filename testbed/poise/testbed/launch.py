@@ -99,6 +99,9 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
         result |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if engine.cuda_visible_devices is not None:
         result["CUDA_VISIBLE_DEVICES"] = engine.cuda_visible_devices
+        if plan.build == "gpu":
+            # The plan counts as the driver does; CUDA by itself puts the fastest first.
+            result["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return result
 
 

@@ -22,9 +22,9 @@ ENGINE_BYTES = 900 * MIB
 RANK_BYTES = 480 * MIB
 # Router, exporter, mirror and launcher.
 WATCHING_BYTES = 200 * MIB
-# /dev/shm, the same: a message queue has a file of 160 to 250 MB, of which 0.04 MB were in use; the transports of a rank with KV transfer took 20 MB.
+# /dev/shm, the same: each message queue has a sparse file of 160 to 250 MB, of which 0.04 MB were in use; one queue to the ranks, one from each, one
+# more for each group of ranks. (UCX's segments are System V's: they lie in main memory, and the kernel removes them with their process.)
 SHARED_RANK_BYTES = 4 * MIB
-SHARED_TRANSFER_BYTES = 32 * MIB
 # vLLM keeps cores of its own for scheduling, one for each rank, and one more for each where the KV cache is transferred
 # (vllm/utils/ompmultiprocessing.py, 0.32).
 OWN_CORES = 1
@@ -97,8 +97,7 @@ def needed(shape: Shape, weights_bytes: int = 0, kv_cache_bytes: int = 0) -> Nee
     ranks = sum(engine.gpus for engine in shape.engines)
     servers = len(shape.engines)
     memory = servers * (ENGINE_BYTES + weights_bytes) + ranks * (RANK_BYTES + kv_cache_bytes) + WATCHING_BYTES
-    transferring = sum(engine.gpus for engine in shape.engines if engine.kv_connector is not None)
-    return Need(memory, ranks * SHARED_RANK_BYTES + transferring * SHARED_TRANSFER_BYTES)
+    return Need(memory, ranks * SHARED_RANK_BYTES)
 
 
 def check(shape: Shape, need: Need, there: Resources) -> None:

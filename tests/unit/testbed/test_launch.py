@@ -69,7 +69,8 @@ def test_the_plan_decides_what_a_server_sees_and_on_gpus_the_user_where_the_plan
     one = replace(ENGINE, cuda_visible_devices="0")
     gpu = replace(PLAN, build="gpu", model="Qwen/Qwen2.5-0.5B-Instruct")
     assert launch.engine_environment(PLAN, one, LAYOUT, USER)["CUDA_VISIBLE_DEVICES"] == "0"
-    assert launch.engine_environment(gpu, one, LAYOUT, USER)["CUDA_VISIBLE_DEVICES"] == "0"
+    given = launch.engine_environment(gpu, one, LAYOUT, USER)
+    assert (given["CUDA_VISIBLE_DEVICES"], given["CUDA_DEVICE_ORDER"]) == ("0", "PCI_BUS_ID")
     environ = launch.engine_environment(gpu, ENGINE, LAYOUT, USER)
     assert environ["CUDA_VISIBLE_DEVICES"] == "3"
     assert not {"PYTHONPATH", "HF_HUB_OFFLINE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_WORKER_MULTIPROC_METHOD"} & environ.keys()
