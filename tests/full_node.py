@@ -10,8 +10,10 @@ from poise.exporter.nvml import registry
 from poise.exporter.ownership import join
 from poise.exporter.snapshot import (
     CollectorStatus,
+    DriverInfo,
     EngineConfig,
     EngineIdentity,
+    Gpu,
     NodeSnapshot,
     ObservedEngine,
     Rank,
@@ -60,16 +62,20 @@ def snapshot_of(cards: Bench, engines: Sequence[ObservedEngine] = (), *, busy: b
     for position in range(len(cards.node.gpus)):
         cards.read(position)
     cards.now += INTERVAL
-    gpus = tuple(cards.read(position) for position in range(len(cards.node.gpus)))
+    return node_of(cards.driver.info, [cards.read(position) for position in range(len(cards.node.gpus))], engines, START)
+
+
+def node_of(driver: DriverInfo, gpus: Sequence[Gpu], engines: Sequence[ObservedEngine], taken_at: float) -> NodeSnapshot:
+    """Cards that were read and engines, joined as the exporter joins them, at `taken_at` (Unix seconds)."""
     joined = join(gpus, engines, lambda pid: "python3")
     statuses = tuple(
-        CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, START, 0) for collector in registry.enabled({})
+        CollectorStatus(collector.name, collector.interval or 1.0, 0.001, True, taken_at, 0) for collector in registry.enabled({})
     )
     return NodeSnapshot(
         node="node",
-        taken_at=START,
-        driver=cards.driver.info,
-        gpus=gpus,
+        taken_at=taken_at,
+        driver=driver,
+        gpus=tuple(gpus),
         gpus_expected=len(gpus),
         engines=joined.engines,
         collectors=statuses,

@@ -29,6 +29,7 @@ from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import Gpu
 from poise.testbed.nvml.library import STATE_VARIABLE, build
 from poise.testbed.nvml.node import SimulatedNode
+from poise.testbed.nvml.profiles import Profile
 from poise.testbed.nvml.state import read_header
 
 INTERVAL = 1.0
@@ -37,7 +38,7 @@ START = 1_790_000_000.0
 
 
 @contextmanager
-def simulated_library(profile: str, driver: str = "") -> Iterator[tuple[SimulatedNode, str]]:
+def simulated_library(profile: str | Profile, driver: str = "") -> Iterator[tuple[SimulatedNode, str]]:
     """A node of this profile and the path of its library, which this process finds the node through until the end.
 
     `driver`: another version than the profile's.
@@ -138,7 +139,7 @@ class Bench:
 
 @contextmanager
 def bench(
-    profile: str,
+    profile: str | Profile,
     *,
     driver: str = "",
     collectors: Sequence[Collector] = registry.enabled({}),

@@ -19,7 +19,7 @@ from poise.testbed.records import Record
 from tests.fake_proc import FakeProc
 from tests.unit.testbed.deployments import layout_in
 
-SERVER, CORE, FIRST, SECOND_RANK = 500, 501, 510, 511
+SERVER, CORE, FIRST, SECOND_RANK = 3999, 3998, 4000, 4001  # as tests.full_node has them
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 NO_PORT = 1
 XID_FALLEN_OFF = 79
@@ -47,13 +47,13 @@ class GivenPages:
 class World:
     """A TP=2 server in a /proc of our own, and the mirror that looks at it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node: SimulatedNode | None = None) -> None:
         self.layout: StateLayout = layout_in(folder)
         self.proc = FakeProc(folder / "proc")
         self.pages = GivenPages()
         self.now = 1000.0
         self.write_plan(2)
-        self.node = SimulatedNode.create(self.layout.cards, cards.profile(2))
+        self.node = node or SimulatedNode.create(self.layout.cards, cards.profile(2))
         self.model = model.make_tiny(folder / "models")
         self.start()
         self.mirror = self.make_mirror()
