@@ -102,7 +102,7 @@ def test_the_list_of_faults_names_each_with_what_it_should_raise_and_why_it_cann
 ) -> None:
     assert run("fault", "--list", "--state-dir", str(tmp_path / "state")) == 0
     text = capsys.readouterr().out
-    assert "  kill-rank         the worker of the last rank is killed (SIGKILL)\n" in text
+    assert "  kill-rank          the worker of the last rank is killed (SIGKILL)\n" in text
     assert "alerts: EngineDown\n" in text
     assert "not here" not in text
     assert max(map(len, text.splitlines())) <= 100

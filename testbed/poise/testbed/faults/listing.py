@@ -9,7 +9,7 @@ from poise.testbed.faults.fault import Fault
 from poise.testbed.plan import DeploymentPlan
 
 WIDTH = 100
-INDENT = " " * 20
+INDENT = " " * 21
 
 
 def text(faults: Iterable[Fault], plan: DeploymentPlan | None) -> str:
@@ -20,7 +20,7 @@ def text(faults: Iterable[Fault], plan: DeploymentPlan | None) -> str:
         if fault.group != group:
             group = fault.group
             lines += ([""] if lines else []) + [group.capitalize()]
-        lines += _wrapped(fault.what, f"  {fault.name:<17} ", INDENT)
+        lines += _wrapped(fault.what, f"  {fault.name:<18} ", INDENT)
         for title, values in (
             ("series", [str(sign) for sign in fault.raises.series]),
             ("checks", list(fault.raises.checks)),

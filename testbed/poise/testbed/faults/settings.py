@@ -34,7 +34,7 @@ FAULTS = (
         what="the server sees one card only (CUDA_VISIBLE_DEVICES=0) and runs with tensor-parallel size 1",
         needs=Needs(ranks=2),
         raises=Raises(
-            series=(Sign("poise_engine_gpus_visible", "falls", to=1), Sign("poise_gpu_utilization_ratio", "falls", (("gpu", "1"),), to=0)),
+            series=(Sign("poise_engine_gpus_visible", "falls", to=1), Sign("poise_gpu_busy_seconds_total", "slows", (("gpu", "1"),))),
             checks=("idle_unowned_card",),
             alerts=("NodeGPUUnowned",),
         ),
@@ -47,7 +47,7 @@ FAULTS = (
         what="the server sees all cards but runs with tensor-parallel size 1",
         needs=Needs(ranks=2),
         raises=Raises(
-            series=(Sign("poise_gpu_utilization_ratio", "falls", (("gpu", "1"),), to=0),),
+            series=(Sign("poise_engine_gpus_used", "falls", to=1), Sign("poise_gpu_busy_seconds_total", "slows", (("gpu", "1"),))),
             checks=("parallel_size",),
             alerts=("EngineSaturatedAndIdle", "EngineGPUsUnused"),
         ),
