@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from poise.testbed.deployment import Deployment
+from poise.testbed.errors import TestbedError
 from poise.testbed.faults import signs
 
 from tests.monitoring import Monitoring
@@ -83,7 +84,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ending.wait(LOOK_SECONDS):
-            with contextlib.suppress(OSError, ValueError, AssertionError):
+            with contextlib.suppress(OSError, ValueError, AssertionError, TestbedError):
                 page, look = self._look()
                 with self._changed:
                     self._pages.append(page)
