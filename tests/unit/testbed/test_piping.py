@@ -23,6 +23,12 @@ def test_lines_of_both_streams_come_in_order_and_the_status_at_the_end() -> None
     assert seen == kept
 
 
+def test_each_state_of_a_progress_bar_is_a_line() -> None:
+    seen: list[str] = []
+    run_tied(["printf", "\\r 0/2\\r 1/2\\r 2/2\\r\\nend\\n"], os.environ, seen.append, lambda: None, 60)
+    assert [text for text in seen if text] == [" 0/2", " 1/2", " 2/2", "end"]
+
+
 def test_a_program_that_says_nothing_is_ended() -> None:
     with pytest.raises(TestbedError, match="sleep said nothing for 0 s"):
         run_tied(["sleep", "600"], os.environ, lambda line: None, lambda: None, silence=0.0)

@@ -57,7 +57,7 @@ def run_profile(
     """Drives one profile and saves the run in the folder `runs`. `direct` names an engine to be asked past the router, `say` hears
     where the whole steps of an interrupted run are.
 
-    Raises TestbedError: the client failed (with its last words), all requests failed, the exporter is gone. KeyboardInterrupt goes on up;
+    Raises TestbedError: the client failed (with its last words), or all requests failed. KeyboardInterrupt goes on up;
     what was whole is saved before.
     """
     plan = deployment.plan
@@ -67,7 +67,7 @@ def run_profile(
     versions = facts.installed(plan.environment)
     workload = plan_workload(profile, versions.get("vllm", "unknown"), tokenizer_fingerprint(served))
     read = None if plan.exporter_url is None else watch.reader(plan.exporter_url)
-    page = None if read is None else read()
+    page = _first_page(read)
     run_facts = RunFacts(
         workload=workload,
         deployment=facts.deployment_facts(plan, direct),
@@ -192,6 +192,14 @@ def _warm_up(plan: DeploymentPlan, url: str, profile: LoadProfile, progress: Pro
 def _tokenizer(plan: DeploymentPlan) -> str:
     """Where the client finds the model's tokenizer: the folder of the tiny model, else what is served."""
     return str(model.make_tiny(plan.environment.parent / "models")) if plan.model == model.TINY else plan.model
+
+
+def _first_page(read: watch.Read | None) -> NodePage | None:
+    """What the exporter shows before anything is sent; None when it is not there, which each step says for itself."""
+    try:
+        return None if read is None else read()
+    except TestbedError:
+        return None
 
 
 def _check_context(plan: DeploymentPlan, profile: LoadProfile) -> None:

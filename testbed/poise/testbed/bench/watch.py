@@ -44,7 +44,8 @@ class Watch:
     def __init__(self, read: Read, wall: Callable[[], float] = time.time) -> None:
         self._read = read
         self._wall = wall
-        self._before = read()
+        self._before: NodePage | None = None
+        self._missed = "the client never said that it began"
         self._from: float | None = None
         self._until: float | None = None
         self._looked = float("-inf")
@@ -53,7 +54,10 @@ class Watch:
 
     def began(self) -> None:
         """The step begins: what its servers counted before is before it, the warm-up too."""
-        self._before = self._read()
+        try:
+            self._before = self._read()
+        except TestbedError as error:
+            self._missed = str(error)
         self._from = self._wall()
 
     def look(self) -> None:
@@ -78,13 +82,16 @@ class Watch:
 
     def settle(self, reached: Callable[[NodePage, NodePage], bool], wait: Callable[[float], None]) -> tuple[Pages, bool]:
         """The pages, once the counters reach what the client counted (`reached` of the page before and one after), and whether they did
-        within SETTLE_SECONDS. `wait` takes seconds. Raises TestbedError when the exporter is gone."""
+        within SETTLE_SECONDS. `wait` takes seconds. Raises TestbedError when the exporter is gone, or was when the step began."""
+        before = self._before
+        if before is None:
+            raise TestbedError(self._missed)
         deadline = self._wall() + SETTLE_SECONDS
         while True:
             after = self._read()
-            if reached(self._before, after):
+            if reached(before, after):
                 wait(LOOK_SECONDS)  # the cards' counters may be a tick behind
-                return Pages(self._before, self._first, self._last, self._read()), True
+                return Pages(before, self._first, self._last, self._read()), True
             if self._wall() >= deadline:
-                return Pages(self._before, self._first, self._last, after), False
+                return Pages(before, self._first, self._last, after), False
             wait(SETTLE_LOOK_SECONDS)

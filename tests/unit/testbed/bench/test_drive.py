@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_a_run_is_carried_out_and_saved(deployed: Prepare) -> None:
     assert told.steps["chat"].detail == "64 requests in 19.6 s, 164 output tokens/s"
     assert any(detail.startswith("64 of 64 requests, ") for detail in told.details), "the client's own progress is shown"
     assert list(deployment.layout.temporary.glob("bench-*")) == []
+
+
+def test_a_dead_exporter_costs_what_it_would_have_shown_and_not_the_run(deployed: Prepare) -> None:
+    deployment = deployed()
+    plan.write(deployment.layout.plan, replace(deployment.plan, exporter_port=1))
+    content = driven(deployment, "chat", Told()).content
+    assert content["steps"][0]["unobserved"].startswith("the exporter on http://127.0.0.1:1 gave no page")
+    assert (content["cards"], content["steps"][0]["client"]["completed"]) == ([], 64)
 
 
 def test_a_ramp_ends_where_it_saturates(deployed: Prepare) -> None:

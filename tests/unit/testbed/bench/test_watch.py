@@ -77,6 +77,18 @@ def test_a_page_that_is_missed_costs_nothing_but_itself() -> None:
     assert sampled(watching.settle(lambda before, after: True, node.wait)[0].first) == 103.0
 
 
+def test_an_exporter_that_is_gone_when_a_step_begins_costs_what_it_would_have_shown() -> None:
+    node = Node()
+    watching = Watch(node.read, node.clock)
+    node.dead = True
+    watching.began()
+    watching.look()
+    watching.ended()
+    node.dead = False
+    with pytest.raises(TestbedError, match="gone"):
+        watching.settle(lambda before, after: True, node.wait)
+
+
 @pytest.fixture
 def served() -> Iterator[str]:
     class Page(BaseHTTPRequestHandler):
