@@ -1,9 +1,9 @@
 # Two images from one tree: the exporter, which looks at a node, and the dashboard, which only scrapes exporters.
 #
-#   docker build --target exporter  -t poise-exporter  .
-#   docker build --target dashboard -t poise-dashboard .
+#   docker build --target exporter  -t poise-exporter:0.1.0  .
+#   docker build --target dashboard -t poise-dashboard:0.1.0 .
 #
-# No library of NVIDIA's is inside: its container runtime brings libnvidia-ml.so.1 of the node's own driver. How to run them: docs/containers.md.
+# No library of NVIDIA's is inside: its container runtime brings libnvidia-ml.so.1 of the node's own driver. How to run them: docs/containers.md; in a cluster, or with Prometheus and all: docs/deploy.md.
 
 FROM python:3.11-slim AS source
 WORKDIR /src

@@ -134,3 +134,14 @@ def test_the_simulated_library_and_the_testbed_ship_their_data(full: Path, tmp_p
     built = run(full.parent / "python", "-c", code, cwd=tmp_path)
     assert built.returncode == 0, built.stderr
     assert run(full, "testbed", "--help", cwd=tmp_path).returncode == 0
+
+
+def test_the_manifests_ship_and_the_base_install_names_the_extra_for_them(full: Path, base: Path, tmp_path: Path) -> None:
+    for kind, entry in (("kubernetes", "base/kustomization.yaml"), ("compose", "compose.yaml")):
+        written = run(full, "testbed", kind, "--output", tmp_path / kind, cwd=tmp_path)
+        assert written.returncode == 0, written.stderr
+        assert (tmp_path / kind / entry).is_file()
+    refused = run(base, "testbed", "compose", "--output", tmp_path / "base", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "pip install 'poise[dashboard]'" in refused.stderr
+    assert "Traceback" not in refused.stderr

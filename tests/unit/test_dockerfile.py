@@ -65,6 +65,14 @@ def test_the_exporter_is_root_and_asks_for_the_drivers_library_and_the_dashboard
     assert "NVIDIA" not in STAGES["dashboard"].all("ENV")[0].rest
 
 
+def test_the_images_have_one_version_wherever_they_are_named() -> None:
+    version = PROJECT["project"]["version"]
+    pages = [ROOT / "Dockerfile", *(ROOT / "docs").rglob("*.md"), *(ROOT / "testbed").rglob("*.y*ml")]
+    tagged = {(path.name, tag) for path in pages for tag in re.findall(r"\bpoise-(?:exporter|dashboard):([\w.-]+)", path.read_text())}
+    assert {name for name, _ in tagged} >= {"Dockerfile", "containers.md", "deploy.md", "compose.yaml"}
+    assert {tag for _, tag in tagged} == {version}
+
+
 def users(stage: Stage) -> list[str]:
     return [user.rest for user in stage.all("USER")]
 

@@ -149,6 +149,8 @@ def test_the_router_of_the_manifests_finds_both_roles_and_sends_each_what_is_its
             return {each["worker_type"]: urlsplit(each["url"]).hostname or "" for each in found.get("/workers")["workers"]}
 
         wait_until(lambda: workers() == ADDRESSES, "both servers", PATIENCE)
+        with urllib.request.urlopen(f"{url}{container['livenessProbe']['httpGet']['path']}", timeout=PATIENCE) as response:
+            assert response.status == 200
         assert set(asked) == {f"/api/v1/namespaces/{router['metadata']['namespace']}/pods"}, "what the Role allows, and nothing else"
         body = json.dumps({"model": "qwen-32b", "prompt": "hello", "max_tokens": 5}).encode()
         request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Literal
 
-from poise.testbed.manifests.files import Kind, Links, write
+from poise.testbed.errors import TestbedError
 
 NEXT = {
-    "kubernetes": "kubectl kustomize {folder}/base | less, then kubectl apply -k {folder}/base (or {folder}/overlays/tensor-parallel)",
+    "kubernetes": "kubectl kustomize {folder}/base | less, then kubectl apply --server-side -k {folder}/base",
     "compose": "cd {folder} && docker compose up -d; the page is http://127.0.0.1:9748",
 }
 
@@ -23,9 +24,13 @@ def compose(arguments: argparse.Namespace) -> int:
     return _write("compose", arguments)
 
 
-def _write(kind: Kind, arguments: argparse.Namespace) -> int:
-    links = Links(dashboard=arguments.dashboard_base, runbooks=arguments.runbook_base)
-    written = write(kind, arguments.output, links, force=arguments.force)
+def _write(kind: Literal["kubernetes", "compose"], arguments: argparse.Namespace) -> int:
+    try:
+        from poise.testbed.manifests import files  # here and not above: reading rules needs an extra that the rest of the testbed does not
+    except ModuleNotFoundError as error:
+        raise TestbedError(f"`poise testbed {kind}` needs {error.name}, which is not installed: pip install 'poise[dashboard]'") from None
+    links = files.Links(dashboard=arguments.dashboard_base, runbooks=arguments.runbook_base)
+    written = files.write(kind, arguments.output, links, force=arguments.force)
     for path in written:
         print(path)
     print(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=arguments.output)} (docs/deploy.md)", file=sys.stderr)

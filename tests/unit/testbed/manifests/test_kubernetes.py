@@ -121,7 +121,7 @@ def test_what_is_named_is_there(objects: dict[str, list[Object]], entry: str) ->
             ports = {port["name"] for port in container["ports"]}
             probes = [container[probe] for probe in ("startupProbe", "livenessProbe", "readinessProbe") if probe in container]
             assert len(probes) >= 2
-            assert {(probe.get("httpGet") or probe["tcpSocket"])["port"] for probe in probes} <= ports
+            assert {probe["httpGet"]["port"] for probe in probes} <= ports
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
