@@ -115,12 +115,13 @@ class Deployment:
             if running is not None:
                 say(f"shape {wanted.shape.name} is up already")
                 return running
-            teardown.take_down(layout, say, lock_held=True)
-            layout.make()
-            agreed = make_plan(wanted, look(environ), say)
-            plan.write(layout.plan, agreed)
-            deployment = cls(layout, environ, start_keeper(layout, environ))
+            deployment = cls(layout, environ)
             try:
+                teardown.take_down(layout, say, lock_held=True)
+                layout.make()
+                agreed = make_plan(wanted, look(environ), say)
+                plan.write(layout.plan, agreed)
+                deployment._keeper_pipe = start_keeper(layout, environ)
                 deployment._bring_up(wanted, agreed, progress, when_watched)
             except BaseException:
                 deployment._take_down(say, lock_held=True)

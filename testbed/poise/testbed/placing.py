@@ -35,13 +35,15 @@ def place(shape: Shape, gpus: Sequence[Gpu], user_visible: str | None = None) ->
     Raises TestbedError where a shape names GPUs that are not there or that are in use, and where too few are free.
     """
     named = {engine.name: _named(shape, engine, gpus) for engine in shape.engines if engine.cuda_visible_devices is not None}
+    if len(gpus) < shape.gpus:
+        raise TestbedError(f"shape {shape.name} needs {shape.gpus} GPUs and this machine has {len(gpus)}: use shape single")
     taken = {index for indexes in named.values() for index in indexes}
     allowed = visible_devices(user_visible, [gpu.uuid for gpu in gpus])
     free = [index for index in sorted(allowed) if index not in taken and not _in_use(gpus[index])]
     waiting = [engine for engine in shape.engines if engine.name not in named]
     needed = sum(engine.gpus for engine in waiting)
     if needed > len(free):
-        raise TestbedError(_too_few(shape, needed, free, allowed, taken, gpus))
+        raise TestbedError(_too_few(shape, needed, free, allowed, gpus))
     whole = len(shape.engines) == 1 and needed == len(gpus)
     given: dict[str, Sequence[int]] = dict(named)
     places = {name: Place(_engine(shape, name).cuda_visible_devices) for name in named}
@@ -75,9 +77,7 @@ def _engine(shape: Shape, name: str) -> EngineShape:
     return next(engine for engine in shape.engines if engine.name == name)
 
 
-def _too_few(shape: Shape, needed: int, free: Sequence[int], allowed: Sequence[int], taken: set[int], gpus: Sequence[Gpu]) -> str:
-    if needed + len(taken) > len(gpus):
-        return f"shape {shape.name} needs {needed + len(taken)} GPUs and this machine has {len(gpus)}: use shape single"
+def _too_few(shape: Shape, needed: int, free: Sequence[int], allowed: Sequence[int], gpus: Sequence[Gpu]) -> str:
     used = [f"GPU {_use(index, gpus[index])}" for index in allowed if _in_use(gpus[index])]
     hidden = len(gpus) - len(allowed)
     why = used + ([f"CUDA_VISIBLE_DEVICES hides {hidden}"] if hidden else [])

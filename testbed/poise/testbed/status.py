@@ -243,7 +243,7 @@ def text(status: Status) -> str:
         process = f"pid {part.pid:<8} {part.seconds:>6.0f} s" if part.pid is not None and part.seconds is not None else "no process"
         words = [process, *([part.url] if part.url else []), *_sizes(part)]
         reason = f": {part.reason}" if part.reason else ""
-        lines.append(f"  {part.name:<{width}}  {part.state + reason:<9} {', '.join(words)}")
+        lines.append(f"  {part.name:<{width}}  {part.state:<9} {', '.join(words)}{reason}")
         for worker in part.workers:
             place = f"card {worker.card}" if worker.card is not None else "no card"
             lines.append(f"  {'':<{width}}  {'worker':<9} pid {worker.pid:<8} {place}, {worker.title}")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -130,6 +131,24 @@ def test_a_secret_argument_is_refused_before_anything_is_written(capsys: pytest.
     captured = capsys.readouterr()
     assert "set VLLM_API_KEY" in captured.err
     assert "sk-planted" not in captured.err + captured.out
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_start_that_is_refused_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert run("up", "tp", "--port", f"server={port}", "--state-dir", str(tmp_path / "state")) == 1
+    assert f"port {port} for server is taken" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["lock", "lock.holder.json", "logs"]
+
+
+def test_a_shape_of_ones_own_that_is_wrong_is_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[[engine]]\nname = 'a'\nport = 'x'\n")
+    assert run("up", str(tmp_path / "mine.toml"), "--state-dir", str(tmp_path / "state")) == 1
+    said = capsys.readouterr().err
+    assert said == f'poise: {tmp_path}/mine.toml: engine a: port = "x" has to be a whole number from 1 to 65535\n'
+    assert run("up", "tp", "--prefill", "2", "--state-dir", str(tmp_path / "state")) == 1
+    assert "--prefill is for shapes of prefill and decode and shape tp is none" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()
 
 

@@ -46,6 +46,8 @@ def test_a_named_card_that_is_not_there_or_in_use_is_said() -> None:
 def test_too_few_cards_and_too_few_free_ones_are_told_apart() -> None:
     with pytest.raises(TestbedError, match="shape own needs 5 GPUs and this machine has 4: use shape single"):
         placed(own({"cuda_visible_devices": "0"}, {"tensor_parallel_size": 4}))
+    with pytest.raises(TestbedError, match="shape own needs 5 GPUs and this machine has 4: use shape single"):
+        placed(shapes.parse("own", {"gpus": 5, "engine": [{"name": "server"}]}))
     busy = (Gpu(80_000, "GPU-0", 5000, (1, 2)), *FREE[1:])
     with pytest.raises(TestbedError, match=r"needs 4 free GPUs and 3 of 4 are \(GPU 0 has 5000 MiB in use by process 1, 2\)"):
         placed(own({"tensor_parallel_size": 4}), busy)
