@@ -10,6 +10,7 @@ from poise.testbed import demo, faults, shapes
 from poise.testbed.bench.arguments import add_load_arguments, add_runs_arguments
 from poise.testbed.comparison.arguments import add_compare_arguments
 from poise.testbed.interconnect.arguments import add_interconnect_arguments
+from poise.testbed.manifests.arguments import add_manifest_arguments
 
 LOG_LINES = 100
 # Of the light client; a profile has its own.
@@ -59,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", action="store_true", help="the faults, what each should raise, and whether this deployment can take it")
     breaking.add_argument("--json", action="store_true", help="with --list: for machines")
     add_interconnect_arguments(add("interconnect", "measure all-reduces over the cards, with and without peer-to-peer, for the doctor"))
+    add_manifest_arguments(add("kubernetes", "write the manifests for a cluster: exporter, monitoring, and a model to serve"))
+    add_manifest_arguments(add("compose", "write a compose folder for one host: exporter, page, Prometheus, Alertmanager, Grafana"))
     look = add("status", "processes, roles, cards and readiness", common)
     look.add_argument("--json", action="store_true", help="for machines")
     logs = add("logs", "show the logs of the parts", common)
