@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,17 +23,20 @@ from poise.exporter.nvml.sampler import Sampler
 from poise.exporter.nvml.worker import Timing
 from poise.exporter.pid_namespace import PidNamespace
 from poise.exporter.snapshot import NodeSnapshot, Reason
-from poise.testbed import cards, records
+from poise.testbed import cards, launch, plan, records, teardown
 from poise.testbed.deployment import Deployment
-from poise.testbed.faults import FAULTS, Fault, find, signs
+from poise.testbed.errors import TestbedError
+from poise.testbed.faults import FAULTS, Fault, find, on_cards, signs
 from poise.testbed.faults.fault import Target, nothing
 from poise.testbed.faults.signs import Page
+from poise.testbed.nvml.node import SimulatedNode
 from poise.testbed.plan import DeploymentPlan, EnginePlan
 from poise.testbed.progress import Progress
 from poise.testbed.records import Record, Role
 
 from tests.full_node import node_of, page_engine
 from tests.simulated_cards import INTERVAL, START, Bench, simulated_library
+from tests.unit.testbed.deployments import layout_in, ours
 from tests.unit.testbed.test_mirror import FIRST, SECOND_RANK, World
 from tests.unit.testbed.test_plan import PLAN
 from tests.waiting import wait_until
@@ -130,8 +134,8 @@ class Scene:
         return signs.read(text, snapshot.taken_at)
 
 
-def new_bench(node: object, library: str, now: float) -> Bench:
-    made = Bench(node, library, registry.enabled({}), PidNamespace.HOST)  # type: ignore[arg-type]  # a SimulatedNode, as Bench has it
+def new_bench(node: SimulatedNode, library: str, now: float) -> Bench:
+    made = Bench(node, library, registry.enabled({}), PidNamespace.HOST)
     made.now = now
     return made
 
@@ -280,3 +284,38 @@ def test_a_mirror_that_is_started_anew_holds_no_call_of_an_earlier_one(scene: Sc
     scene.world.mirror = scene.world.make_mirror()
     scene.work(1.0)
     assert [gpu.value(m.GPU_MEMORY_TOTAL) is not None for gpu in (scene.bench.read(0), scene.bench.read(1))] == [True, True]
+
+
+def test_with_a_real_mirror_the_foreign_process_is_a_real_one_and_ends_with_the_deployment(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    plan.write(layout.plan, dataclasses.replace(DEPLOYMENT, exporter_port=None))
+    with SimulatedNode.create(layout.cards, cards.profile(2)) as node:
+        deployment = Deployment(layout, os.environ)
+        deployment.spawn("mirror", "mirror", launch.mirror_command(layout))
+        try:
+            cards.wait_mirrored(layout)
+            progress = Progress("x", [], [], lambda: 0.0)
+            find("foreign-process").apply(Target(deployment, ENGINE, progress))
+            wait_until(lambda: node.gpus[1]._card.process_count == 1, "the foreign process on its card")
+            record = deployment.record("fault_foreign")
+            assert record is not None
+            assert record.lives
+            assert node.gpus[1]._card.processes[0].pid == record.pid
+            assert [gpu._card.memory_used_bytes for gpu in node.gpus] == [0, on_cards.FOREIGN_BYTES]
+            find("ecc").apply(Target(deployment, ENGINE, progress))
+            assert node.gpus[1].remap_pending
+            cards.want_faults(layout, [])
+            assert not node.gpus[1].remap_pending
+            deployment.end(["fault_foreign"])
+            wait_until(lambda: node.gpus[1]._card.process_count == 0, "the card without it")
+        finally:
+            teardown.take_down(layout)
+    assert ours(layout) == []
+
+
+def test_a_foreign_process_needs_a_card_to_sit_on(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    plan.write(layout.plan, DEPLOYMENT)
+    narrow = dataclasses.replace(ENGINE, cuda_visible_devices="0")
+    with pytest.raises(TestbedError, match="server sees fewer cards than it has ranks"):
+        find("foreign-process").apply(Target(Deployment(layout, os.environ), narrow, Progress("x", [], [], lambda: 0.0)))
