@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,20 +108,22 @@ class Mirror:
             self._looked = now
         self._faults.switch(cards.wanted_faults(self._layout))
         gone = {gpu.position for gpu in self._node.gpus if card_faults.RANK_GONE in self._faults.on(gpu)}
-        on_cards = {
-            card: (engine, worker) for engine in self._engines.values() for card, worker in engine.by_card.items() if card not in gone
-        }
+        on_cards: dict[int, list[tuple[Engine, Worker]]] = {}
+        for engine in self._engines.values():
+            for card, worker in engine.by_card.items():
+                if card not in gone:
+                    on_cards.setdefault(card, []).append((engine, worker))  # servers of a user's own shape may share a card
         seconds = 0.0 if self._ticked is None else now - self._ticked
         self._ticked = now
         self._faults.advance(seconds)
         for gpu in self._node.gpus:
-            self._show_card(gpu, on_cards.get(gpu.position), now, wall, seconds)
+            self._show_card(gpu, on_cards.get(gpu.position, ()), now, wall, seconds)
         for flow in self._flows():
             if flow.source not in gone and flow.target not in gone:
                 self._carrier.carry(flow, now)
         for gpu in self._node.gpus:
             self._carrier.show_rates(gpu, now)
-        shown = {worker.pid: card for card, (_, worker) in on_cards.items()}, self._faults.names
+        shown = {worker.pid: card for card, here in on_cards.items() for _, worker in here}, self._faults.names
         if shown != self._shown:
             cards.show(self._layout, *shown)
             self._shown = shown
@@ -175,7 +177,7 @@ class Mirror:
         value = processes.environment(server, self._proc).get("CUDA_VISIBLE_DEVICES")
         return workers.visible_devices(value, [gpu.uuid for gpu in self._node.gpus])
 
-    def _show_card(self, gpu: SimulatedGPU, here: tuple[Engine, Worker] | None, now: float, wall: float, seconds: float) -> None:
+    def _show_card(self, gpu: SimulatedGPU, here: Sequence[tuple[Engine, Worker]], now: float, wall: float, seconds: float) -> None:
         share, holders = self._held(gpu, here, now)
         limits, place, faults = self._limits, gpu.position, self._faults.on(gpu)
         reasons = card_faults.clock_reasons(faults) | mirroring.thermal_reasons(limits, self._temperature[place])
@@ -201,15 +203,16 @@ class Mirror:
             gpu.set_processes(holders, at=wall)
             gpu.push_samples(wall)
 
-    def _held(self, gpu: SimulatedGPU, here: tuple[Engine, Worker] | None, now: float) -> tuple[float, list[Process]]:
-        """The busy share of the card's worker, and everybody who holds memory of the card."""
-        others = [process for card, process in self._foreign if card == gpu.position]
-        if here is None:
-            return 0.0, others
-        engine, worker = here
-        share, resident = self._meter(worker).measure(now)
-        held = min(mirroring.memory_bytes(resident, *engine.least_memory(worker.local_rank)), gpu.memory_capacity_bytes)
-        return share, [Process(worker.pid, held, sm_ratio=share), *others]
+    def _held(self, gpu: SimulatedGPU, here: Sequence[tuple[Engine, Worker]], now: float) -> tuple[float, list[Process]]:
+        """The busy share of the card's workers together, and everybody who holds memory of the card."""
+        busy = 0.0
+        holders = []
+        for engine, worker in here:
+            share, resident = self._meter(worker).measure(now)
+            held = min(mirroring.memory_bytes(resident, *engine.least_memory(worker.local_rank)), gpu.memory_capacity_bytes)
+            holders.append(Process(worker.pid, held, sm_ratio=share))
+            busy += share
+        return min(1.0, busy), [*holders, *(process for card, process in self._foreign if card == gpu.position)]
 
     def _meter(self, worker: Worker) -> Meter:
         meter = self._meters.get(worker.pid)

@@ -105,11 +105,6 @@ def check_parallel(shape: ModelShape | None, tensor_parallel_size: int, name: st
         )
 
 
-def weights_bytes(folder: Path) -> int:
-    """Bytes of the weights in a local model's folder; 0 for a name on Hugging Face."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder.is_dir() else 0
-
-
 def make_tiny(cache: Path, seed: int = 0) -> Path:
     """The folder of the tiny model under `cache`; written when it is missing, always with the same bytes for one seed."""
     shape = tiny_shape()

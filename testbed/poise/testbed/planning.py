@@ -74,7 +74,7 @@ def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> 
         model.check_parallel(known, engine.tensor_parallel_size, chosen, engine.pipeline_parallel_size)
     environment.check_space(build, wanted.cache_directory)
     if build == "cpu":
-        weights = 0 if chosen == model.TINY else model.weights_bytes(Path(chosen))
+        weights = 0 if chosen == model.TINY else model.weight_bytes(Path(chosen))
         resources.check(shape, resources.needed(shape, weights, launch.CPU_KV_CACHE_BYTES), machine.resources)
     bound = resources.bind(shape, machine.resources.cores, build, launch.TINY_THREADS if chosen == model.TINY else None)
 

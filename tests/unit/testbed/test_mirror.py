@@ -344,6 +344,26 @@ def test_the_kv_cache_that_decode_pulled_left_the_card_of_prefill(world: World) 
     assert world.nvlink() == [(786_432, 0), (0, 786_432)]
 
 
+def test_two_servers_on_one_card_are_both_there_and_busy_together(world: World) -> None:
+    for pid in (SERVER, CORE, FIRST, SECOND_RANK):
+        world.proc.remove(pid)
+    records.remove(world.layout.records, "server")
+    world.write_engines(EnginePlan("small", 11, 1, "1", ()), EnginePlan("large", 12, 1, "1", ()))
+    world.start_one("small", 600, 601, "1")
+    world.start_one("large", 700, 701, "1")
+    world.tick()
+    assert [sorted(pids) for pids in on_cards(world)] == [[], [601, 701]]
+    assert world.node.gpus[1]._card.memory_used_bytes == 2 * 1000 * PAGE_SIZE
+    world.worked(601, 0.3, 0.0)
+    world.worked(701, 0.5, 0.0)
+    world.tick(1.0)
+    assert percent(world) == [0, 80]
+    world.worked(601, 1.2, 0.0)
+    world.worked(701, 1.3, 0.0)
+    world.tick(1.0)
+    assert percent(world) == [0, 100]
+
+
 def test_memory_is_no_less_than_weights_and_kv_cache_once_that_is_there(world: World) -> None:
     world.tick()
     (world.proc.root / str(FIRST) / "statm").write_text("999999 1000 300 1 0 2000 0\n")  # the rest is swapped out

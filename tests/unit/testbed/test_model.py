@@ -119,8 +119,8 @@ def test_layers_that_are_fewer_than_stages_are_refused_before_anything_starts() 
 
 
 def test_the_weights_of_a_folder_are_counted_and_those_of_a_name_are_not_known(folder: Path) -> None:
-    assert model.weights_bytes(folder) == (folder / "model.safetensors").stat().st_size
-    assert model.weights_bytes(Path("Qwen/Qwen2.5-0.5B-Instruct")) == 0
+    assert model.weight_bytes(folder) == (folder / "model.safetensors").stat().st_size
+    assert model.weight_bytes(Path("Qwen/Qwen2.5-0.5B-Instruct")) == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"hidden_size": 5}'])
