@@ -13,6 +13,7 @@ from poise.testbed import faults
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.faults import Fault, Sign, signs
+from poise.testbed.faults.fault import FAILED_ANSWERS, SLOW_ANSWERS
 from poise.testbed.faults.signs import Seen
 
 from tests.fault_watch import Watch
@@ -27,6 +28,8 @@ CALM_SECONDS = 100.0
 LINGER_SECONDS = 4.0
 #: Says that a check has failed for long, whatever check it is; any fault may raise it.
 OF_ANY_FAULT = frozenset({"CheckFailing"})
+#: Their windows are hours: they go on firing through many faults, and are no fault's that came later.
+OF_HOURS = frozenset({*SLOW_ANSWERS, *FAILED_ANSWERS} - {"EngineRequestErrors", "RouterErrors"})
 NOT_UNDONE = "its traces did not go"
 
 
@@ -92,7 +95,9 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     started = time.monotonic()
     if not watch.wait(lambda: _is_calm(watch, fault, started), CALM_SECONDS):
         last = watch.looks[-1]
-        row.troubles.append(f"not calm before: {', '.join([*sorted(last.firing), *sorted(set(last.failing) & set(fault.raises.checks))])}")
+        row.troubles.append(
+            f"not calm before: {', '.join([*sorted(last.firing - OF_HOURS), *sorted(set(last.failing) & set(fault.raises.checks))])}"
+        )
     before = watch.pages(started)
     noisy = watch.looks[-1].firing if watch.looks else frozenset()
     began = time.monotonic()
@@ -135,7 +140,7 @@ def settle(row: Row, watch: Watch, seconds: float = 0.0) -> None:
     def gone() -> float | None:
         if row.undoing is None:
             return None
-        traces = set(row.alerts) | set(row.unexpected)
+        traces = (set(row.alerts) | set(row.unexpected)) - OF_HOURS
         return next(
             (
                 look.time - row.undoing
@@ -154,7 +159,7 @@ def _is_calm(watch: Watch, fault: Fault, since: float) -> bool:
     looks = watch.looks
     if watch.pages(since) is None or not looks:
         return False
-    return not looks[-1].firing and not set(looks[-1].failing) & set(fault.raises.checks)
+    return not looks[-1].firing - OF_HOURS and not set(looks[-1].failing) & set(fault.raises.checks)
 
 
 def _note(

@@ -26,6 +26,11 @@ from tests.vllm.watching import SATURATING_CLIENTS
 PAGE = Path("docs/testbed.md")
 #: Rules' times shortened so far that ten minutes become thirty seconds, which hold many polls of an engine.
 FACTOR = 1 / 20
+#: For all faults of both shapes. A fault of which something does not come waits for its share of what is left.
+BUDGET_SECONDS = 2300.0
+#: What a fault takes beside that waiting: calm before it, restarts, undoing.
+BESIDE_SECONDS = 45.0
+LEAST_SECONDS, MOST_SECONDS = 30.0, 120.0
 #: For the traces of the last fault of a shape.
 LAST_SECONDS = 90.0
 
@@ -67,6 +72,7 @@ def test_every_fault_is_seen_named_alerted_and_undone(shape: str, rows: list[Row
     chosen = wanted(shape)
     if not chosen:
         pytest.skip("no fault of this shape was asked for")
+    share = BUDGET_SECONDS * len(chosen) / len(wanted("tp") + wanted("pd"))
     mine: list[Row] = []
     began = time.monotonic()
     with ExitStack() as stack:
@@ -77,7 +83,9 @@ def test_every_fault_is_seen_named_alerted_and_undone(shape: str, rows: list[Row
         stack.callback(load.off)
         watch = stack.enter_context(watching(deployment, alerts))
         for place, fault in enumerate(chosen, start=1):
-            row = fault_runs.run(fault, deployment, watch, load)
+            left = share - (time.monotonic() - began)
+            patience = min(MOST_SECONDS, max(LEAST_SECONDS, left / (len(chosen) - place + 1) - BESIDE_SECONDS))
+            row = fault_runs.run(fault, deployment, watch, load, patience)
             for earlier in mine:
                 if earlier.undone is None:
                     fault_runs.settle(earlier, watch)
