@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(text if text.startswith("poise: ") else f"poise: {text}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("poise: interrupted, nothing is left running", file=sys.stderr)
+            # Load comes and goes on a deployment that stays.
+            left = "the load has ended" if arguments.testbed_command == "load" else "nothing is left running"
+            print(f"poise: interrupted, {left}", file=sys.stderr)
             return 130
 
 
