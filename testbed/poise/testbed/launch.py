@@ -80,7 +80,7 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
         result |= {
             "PYTHONPATH": str(PATCH),
             # vLLM's own default wants one NUMA node for each rank.
-            "VLLM_CPU_OMP_THREADS_BIND": engine.cpu_binding or "nobind",
+            "VLLM_CPU_OMP_THREADS_BIND": _binding(engine),
             "OMP_NUM_THREADS": str(TINY_THREADS),
             # Else the first request of a tensor-parallel server waits 16 s for a C++ compiler.
             "TORCHDYNAMO_DISABLE": "1",
@@ -103,6 +103,11 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             # The plan counts as the driver does; CUDA by itself puts the fastest first.
             result["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return result
+
+
+def _binding(engine: EnginePlan) -> str:
+    """VLLM_CPU_OMP_THREADS_BIND: the cores of each rank; a fault may leave the server fewer ranks than it was planned with."""
+    return "nobind" if engine.cpu_binding is None else "|".join(engine.cpu_binding.split("|")[: engine.gpus])
 
 
 def router_command(plan: DeploymentPlan, router: RouterPlan) -> list[str]:

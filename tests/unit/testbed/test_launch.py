@@ -44,6 +44,8 @@ def test_ranks_are_bound_to_the_cores_of_the_plan() -> None:
     assert launch.engine_environment(PLAN, ENGINE, LAYOUT, USER)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     bound = launch.engine_environment(PLAN, replace(ENGINE, cpu_binding="4|5"), LAYOUT, USER)
     assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "4|5"
+    fewer = launch.engine_environment(PLAN, replace(ENGINE, tensor_parallel_size=1, cpu_binding="4,6|5,7"), LAYOUT, USER)
+    assert fewer["VLLM_CPU_OMP_THREADS_BIND"] == "4,6", "vLLM refuses a list for more ranks than it has"
 
 
 def test_a_server_on_gpus_is_left_to_its_own_defaults() -> None:
