@@ -5,9 +5,11 @@ Moments: POISE_SOAK_MOMENTS (default 20), drawn with POISE_SOAK_SEED (default 1)
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -103,8 +105,8 @@ def down(layout: StateLayout) -> None:
 
 def reached(log: Path) -> str:
     """The step of `up` that was the last to begin."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("...", "ok", "FAIL"))]
-    return lines[-1].split(":")[0].split("(")[0].strip() if lines else "nothing yet"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("... ", "ok ", "FAIL "))]
+    return re.split(r" \d+%| \(|:", lines[-1][5:])[0] if lines else "nothing yet"
 
 
 def left(layout: StateLayout, before: set[str]) -> list[str]:
@@ -127,19 +129,20 @@ def one(shape: str, ending: Callable[[subprocess.Popen[bytes], StateLayout], Non
         subprocess.Popen(command("up", shape, "--any-ports", "--state-dir", str(layout.root)), stdout=output, stderr=output) as launcher,
     ):
         try:
-            launcher.wait(after)
-            assert launcher.returncode == 0, log.read_text()
-        except subprocess.TimeoutExpired:
-            pass
-        at = reached(log)
-        began = time.monotonic()
-        if launcher.poll() is None:
-            ending(launcher, layout)
-            launcher.wait(PATIENCE)
-        else:
-            at = "it is up"
-            down(layout)
-        wait_until(lambda: left(layout, before) == [], f"nothing of {shape} after {ending.__name__} at {after:.1f} s: {at}", PATIENCE)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(after)
+            at = reached(log)
+            began = time.monotonic()
+            if launcher.poll() is None:
+                ending(launcher, layout)
+                launcher.wait(PATIENCE)
+            else:
+                assert launcher.returncode == 0, log.read_text()
+                at = "it is up"
+                down(layout)
+            wait_until(lambda: left(layout, before) == [], f"nothing of {shape} after {ending.__name__} at {after:.1f} s: {at}", PATIENCE)
+        finally:
+            launcher.kill()  # these tests may be interrupted as well: its keeper takes down what it had begun
     assert "Traceback" not in log.read_text(errors="replace") or ending is interrupt_twice, log.read_text()
     return Moment(shape, ending.__name__, after, at, launcher.returncode, time.monotonic() - began)
 
