@@ -12,7 +12,7 @@ from poise.exporter.checks.runner import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
 READ = {".py", ".yml", ".yaml", ".md", ".html", ".json", ".toml", ".js", ".sh"}
-SERIES = re.compile(r"(?<![\w/.-])poise_(?:node|gpu|engine|collector|check|router|snapshot|build)_[a-z0-9_]+(?![\w(/*…-])")
+SERIES = re.compile(r"(?<![\w/.-])poise_(?:node|gpu|engine|collector|check|router|snapshot|build|interconnect)_[a-z0-9_]+(?![\w(/*…-])")
 
 #: Names of the same form that are no series: recording rules have colons and are matched without what follows the first one.
 RECORDED = {"poise_engine_rank", "poise_engine_pool"}

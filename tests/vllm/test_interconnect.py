@@ -75,6 +75,18 @@ def test_nothing_is_left_when_it_is_interrupted_or_killed(python: Path, tmp_path
     assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("nccl-")} == set()
 
 
+def test_shared_memory_that_a_killed_rank_left_is_removed(tmp_path: Path) -> None:
+    """NCCL's segments as gloo does not make them: a stand-in for the program that holds one, and says so when it does."""
+    name = f"nccl-poise-{os.getpid()}"
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nexec 9>/dev/shm/{name}\necho here\nsleep 3\nkill -9 $$\n")
+    program.chmod(0o700)
+    wanted = Wanted(program, ("GPU-0", "GPU-1"), (1024,), rounds=3, p2p="on")
+    with pytest.raises(TestbedError, match="failed"):
+        measure(wanted, os.environ, lambda *_, **__: None, lambda line: None)
+    assert not Path("/dev/shm", name).exists()
+
+
 def test_a_rank_that_is_killed_ends_the_measurement_with_its_name(python: Path) -> None:
     wanted = Wanted(python, (), (64 << 20,), rounds=10_000, p2p="none")
 

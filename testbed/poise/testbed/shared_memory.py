@@ -1,7 +1,7 @@
 """Files that killed vLLM servers leave in /dev/shm: which are ours, and their removal.
 
 vLLM 0.32 makes /dev/shm/psm_* (multiprocessing.shared_memory, its message queues) and /dev/shm/vllm_dist_* (all-reduce of
-the CPU build) and sem.mp-* (multiprocessing's semaphores). Other programs use the folder too, so a file is ours only if a process of ours was seen to hold it: that is
+the CPU build) and sem.mp-* (multiprocessing's semaphores), NCCL nccl-* (until both sides have it). Other programs use the folder too, so a file is ours only if a process of ours was seen to hold it: that is
 noted, with the inode, while they live. (The files in the temporary folder need no such care: each deployment has its own.)
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from poise.testbed.files import read_json_object, write_json
 
 SHARED_MEMORY = Path("/dev/shm")
-PREFIXES = ("psm_", "vllm_dist_", "sem.mp-")
+PREFIXES = ("psm_", "vllm_dist_", "sem.mp-", "nccl-")
 
 
 @dataclass(frozen=True, slots=True)
