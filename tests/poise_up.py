@@ -53,7 +53,8 @@ def up(*words: str, log: Path, environment: Mapping[str, str] | None = None) -> 
             stdout=stream,
             stderr=stream,
             cwd=log.parent,
-            env={**os.environ, **(environment or {})},
+            # A history of its own, not this machine's.
+            env={**os.environ, "POISE_STATE_DIR": str(log.parent / f"state-{port}"), **(environment or {})},
         )
     try:
         url = f"http://127.0.0.1:{port}"

@@ -49,8 +49,7 @@ def _lines(clause: Clause, moment: Callable[[float], str], recordings: bool, ind
 def _since(clause: Clause, moment: Callable[[float], str]) -> str:
     if clause.error:
         return ""
-    word = "holds" if clause.holds else "does not hold"
-    return f"  ({word}{f' since {moment(clause.since)}' if clause.since is not None else ' for an hour or longer'})"
+    return f"  ({'holds' if clause.holds else 'does not hold'} since {moment(clause.since)})" if clause.since is not None else ""
 
 
 def _rows(clause: Clause) -> Iterator[str]:

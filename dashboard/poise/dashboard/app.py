@@ -4,15 +4,16 @@ GET /                         the overview            GET /fragment    its live 
 GET /api/poise/v1/overview    its JSON twin           GET /events      the live part at every change (SSE)
 GET /metrics                  this process            GET /healthz     process alive   GET /readyz   exporter has answered
 GET /static/…                 vendored and own files  GET /runbooks/NAME  what an alert means (its runbook_url leads here)
+GET /api/v1/…                 Prometheus' API         GET /api/poise/v1/alerts/…  why an alert fires, silences
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from poise.dashboard import assets, runbook_pages
 from poise.dashboard.live import Live
@@ -38,11 +39,12 @@ def create_app(
     allowed_hosts: frozenset[str] | None = None,
     texts: Texts = ENGLISH,
     heartbeat: float = HEARTBEAT,
+    routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """The application over `live`, which somebody else runs.
 
     `root_path` is the prefix under which a proxy shows it ("/poise"); `allowed_hosts` are the Host names that it answers to, None for
-    any; `heartbeat` in seconds is the longest silence of a stream.
+    any; `heartbeat` in seconds is the longest silence of a stream; `routers` are further routes (/api/v1, /api/poise/v1/alerts).
     """
     root_path = root_path.rstrip("/")
     # No interactive API page: it loads its scripts from another host.
@@ -54,6 +56,9 @@ def create_app(
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=6)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HostCheck, allowed=allowed_hosts)
+
+    for router in routers:
+        app.include_router(router)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:

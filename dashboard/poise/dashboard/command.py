@@ -20,7 +20,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import uvicorn
+from poise.alerts import settings as alert_settings
+from poise.alerts.settings import AlertSettings
 from poise.dashboard.app import create_app
+from poise.dashboard.backend import Backend
 from poise.dashboard.connections import BACKLOG, BoundedConnection, Exhaustion, of_the_clients
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.live import Live
@@ -28,9 +31,13 @@ from poise.dashboard.observation import ExporterMode, ExporterStatus
 from poise.dashboard.progress import ProgressFile
 from poise.dashboard.security import allowed_hosts, is_loopback
 from poise.exporter import logs
-from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS
+from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS, SettingsError
+from poise.history import settings as history_settings
 from poise.history.fetch import FetchError, address, fetch
+from poise.history.promql.labels import labels
 from poise.history.scrape import ACCEPT, DEFAULT_INTERVAL, PAGE_LIMIT
+from poise.history.settings import HistorySettings
+from poise.history.targets import DEFAULT_JOB, Target
 
 log = logging.getLogger("poise.up")
 
@@ -74,6 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format", choices=LOG_FORMATS, help="text or one JSON object per line, here and in the exporter (default text)"
     )
+    kept = parser.add_argument_group("history")
+    kept.add_argument("--history", metavar="FILE", help="where the history is kept (default: history.db in Poise's state folder)")
+    kept.add_argument("--no-history", action="store_true", help="keep it in memory only, for an hour")
+    kept.add_argument("--history-retention", metavar="DURATION", help="how long samples are kept (default 7d)")
+    kept.add_argument("--history-size", metavar="SIZE", help="how large the file may become (default 2GB)")
+    kept.add_argument(
+        "--target", action="append", default=[], metavar="NAME=URL[,job=…]", help="a further exporter whose series are kept (repeatable)"
+    )
+    alert_settings.add_arguments(parser)
     passed = parser.add_argument_group("passed on to the exporter that is started")
     passed.add_argument(
         "--engine", action="append", default=[], metavar="NAME=URL[,deployment=…,role=…,gpus=…]", help="an engine (repeatable)"
@@ -94,12 +110,47 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("uvicorn.error").addFilter(of_the_clients)
     host, port = arguments.listen
     try:
+        settings = _settings(arguments)
+    except SettingsError as error:
+        print(f"poise up: {error}", file=sys.stderr)
+        return COULD_NOT
+    try:
         listener = _bind(host, port)
     except OSError as error:
         print(f"poise up: cannot listen on {host}:{port}: {_why(error)}", file=sys.stderr)
         return COULD_NOT
     with listener:
-        return asyncio.run(_serve(arguments, listener))
+        try:
+            return asyncio.run(_serve(arguments, settings, listener))
+        except SettingsError as error:
+            print(f"poise up: {error}", file=sys.stderr)
+            return COULD_NOT
+
+
+def _settings(arguments: argparse.Namespace) -> tuple[HistorySettings, AlertSettings]:
+    """Raises SettingsError."""
+    return history_settings.load(arguments, os.environ), alert_settings.load(arguments, os.environ)
+
+
+def _backend(arguments: argparse.Namespace, settings: tuple[HistorySettings, AlertSettings], page: str) -> Backend:
+    """Raises SettingsError."""
+    history, alerts = settings
+    path = None if arguments.no_history else Path(history.path) if history.path else history_settings.default_path(os.environ)
+    return Backend(history, alerts, local=_local(arguments), path=path, page=page)
+
+
+def _local(arguments: argparse.Namespace) -> Target:
+    """The exporter of this machine as a target; under a name that means the same on every machine."""
+    where = address(arguments.exporter)
+    host = socket.gethostname() if is_loopback(where.host) else where.host
+    name = f"{host}:{where.port}"
+    return Target(
+        name,
+        where.url(where.path.rstrip("/") + "/metrics"),
+        labels({"job": DEFAULT_JOB, "instance": name}),
+        interval=arguments.scrape_interval,
+        timeout=arguments.scrape_interval,
+    )
 
 
 def exporter_command(arguments: argparse.Namespace) -> list[str]:
@@ -139,13 +190,17 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
+async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings, AlertSettings], listener: socket.socket) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(Exhaustion(time.monotonic))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
+    host, port = listener.getsockname()[:2]
+    page = f"http://{_reached(host)}:{port}{arguments.root_path}"
+    backend = _backend(arguments, settings, page)
+    loop.add_signal_handler(signal.SIGHUP, _reload, arguments, backend)
     live = Live(
         arguments.exporter,
         fetch=fetch,
@@ -153,9 +208,12 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
         clock=time.monotonic,
         interval=arguments.scrape_interval,
         progress=ProgressFile(arguments.progress) if arguments.progress else None,
+        keep=backend.take,
     )
-    host, port = listener.getsockname()[:2]
-    app = create_app(live, root_path=arguments.root_path, allowed_hosts=allowed_hosts(host, arguments.allow_host))
+    backend.register(live.metrics.registry)
+    app = create_app(
+        live, root_path=arguments.root_path, allowed_hosts=allowed_hosts(host, arguments.allow_host), routers=backend.routers()
+    )
     server = _Server(
         uvicorn.Config(
             app,
@@ -176,6 +234,7 @@ async def _serve(arguments: argparse.Namespace, listener: socket.socket) -> int:
     tasks = {
         asyncio.create_task(server.serve(sockets=[listener]), name="server"),
         asyncio.create_task(live.run(), name="scraping"),
+        asyncio.create_task(backend.run(), name="history and alerts"),
         asyncio.create_task(_keep_exporter(arguments, live), name="exporter"),
     }
     stopped = asyncio.create_task(stop.wait())
@@ -216,6 +275,25 @@ def _leave_hard(code: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _reload(arguments: argparse.Namespace, backend: Backend) -> None:
+    """SIGHUP: rules and further targets are read anew; what is wrong with them is said, and what was read before goes on."""
+    try:
+        problem = backend.reload(*_settings(arguments))
+    except SettingsError as error:
+        problem = str(error)
+    if problem:
+        log.error("nothing is read anew: %s", problem)
+    else:
+        log.info("rules and targets are read anew")
+
+
+def _reached(host: str) -> str:
+    """The host name in links: this machine's where the page listens on all addresses."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:

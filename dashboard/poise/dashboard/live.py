@@ -41,7 +41,9 @@ class Live:
         interval: float = DEFAULT_INTERVAL,
         progress: ProgressFile | None = None,
         metrics: SelfMetrics | None = None,
+        keep: Callable[[Scrape], None] = lambda scrape: None,
     ) -> None:
+        """`keep` gets every attempt, for the history."""
         where = address(exporter_url)
         base = where.path.rstrip("/").removesuffix("/metrics")
         self.exporter_url = where.url(base)
@@ -51,6 +53,7 @@ class Live:
             where.url(f"{base}/metrics"), wall_clock=wall_clock, clock=clock, timeout=max(0.5, interval * 0.8), get=fetch
         )
         self._fetch = fetch
+        self._keep = keep
         self._wall_clock = wall_clock
         self._clock = clock
         self._interval = interval
@@ -142,6 +145,7 @@ class Live:
         if scrape.up:
             await self._read_checks()
         self._window.append(scrape)
+        self._keep(scrape)
         await self._publish()
         return scrape
 

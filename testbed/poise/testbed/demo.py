@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from poise.testbed import lock, processes, spawning
 from poise.testbed.deployment import Deployment
@@ -55,7 +56,7 @@ def run_demo(
             raise TestbedError("the demo needs the exporter")
         url = f"http://{LOOPBACK}:{settings.page_port}"
         with progress.step(STEP_PAGE, url):
-            command = page_command(settings, exporter)
+            command = page_command(settings, exporter, deployment.layout.run / "history.db")
             record = deployment.spawn("page", "dashboard", command, {"url": url})
             spawning.wait_http(deployment.layout, record, settings.page_port, "/healthz", PAGE_READY_SECONDS)
         say(f"open {url}")
@@ -68,13 +69,13 @@ def run_demo(
         _wait_for_end(deployment, settings, say)
 
 
-def page_command(settings: DemoSettings, exporter: str) -> list[str]:
-    """`poise up`, attached to the exporter of the deployment and showing the progress of the testbed."""
+def page_command(settings: DemoSettings, exporter: str, history: Path) -> list[str]:
+    """`poise up`, attached to the exporter of the deployment and showing the progress of the testbed. Its history is not this machine's."""
     return [
         *(sys.executable, "-m", "poise.cli", "up"),
         *("--listen", f"{LOOPBACK}:{settings.page_port}"),
         *("--exporter", exporter, "--no-exporter"),
-        *("--progress", settings.progress_file),
+        *("--progress", settings.progress_file, "--history", str(history)),
     ]
 
 

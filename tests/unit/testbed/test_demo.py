@@ -32,11 +32,11 @@ def test_the_page_comes_before_the_long_work_and_the_load_last() -> None:
 
 
 def test_the_page_attaches_to_the_exporter_of_the_deployment_and_shows_its_progress() -> None:
-    command = demo.page_command(demo.DemoSettings(9748, "/state/progress.json"), "http://127.0.0.1:9747")
+    command = demo.page_command(demo.DemoSettings(9748, "/state/progress.json"), "http://127.0.0.1:9747", Path("/state/run/history.db"))
     assert command[3:] == [
         *("up", "--listen", "127.0.0.1:9748"),
         *("--exporter", "http://127.0.0.1:9747", "--no-exporter"),
-        *("--progress", "/state/progress.json"),
+        *("--progress", "/state/progress.json", "--history", "/state/run/history.db"),
     ]
 
 

@@ -206,6 +206,11 @@ class Evaluator:
                 for run in self._runs.values()
             )
 
+    def changes(self, start: int, end: int, name: str | None = None) -> Sequence[Transition]:
+        """The changes of state between two moments (milliseconds), oldest first; of one alert when a name is given."""
+        with self._lock:
+            return self.memory.events(start, end, name)
+
     @property
     def counts(self) -> Counts:
         """What it did since it began."""

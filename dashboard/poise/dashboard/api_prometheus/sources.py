@@ -26,7 +26,8 @@ class ActiveAlert:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule and how its last evaluation was. `health` is ok, err or unknown; `last_evaluation` None before the first."""
+    """A rule and how its last evaluation was. `health` is ok, err or unknown; `last_evaluation` None before the first. `lacks` says why the rule can
+    say nothing (input missing, insufficient history); "" when it can. Prometheus has no such word."""
 
     name: str
     query: str
@@ -35,6 +36,7 @@ class Rule:
     last_error: str
     evaluation_seconds: float
     last_evaluation: float | None
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

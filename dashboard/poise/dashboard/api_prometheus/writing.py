@@ -184,6 +184,7 @@ def _health(one: Rule) -> dict[str, object]:
     return {
         "health": one.health,
         **({"lastError": one.last_error} if one.last_error else {}),
+        **({"lacks": one.lacks} if one.lacks else {}),
         "evaluationTime": one.evaluation_seconds,
         "lastEvaluation": moment(one.last_evaluation),
     }

@@ -1,0 +1,121 @@
+"""Our own routes about alerts: why one fires, and what changed in the last thirty days. Reads only.
+
+GET /api/poise/v1/alerts/explain/NAME?engine=…&time=…   the clauses of the alert's expression with their present values
+GET /api/poise/v1/alerts/history?start=…&end=…&name=…   changes of state, oldest first
+GET /api/poise/v1/alerts/notifications                  how it goes with each Alertmanager
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from poise.alerts.evaluation.active import Transition
+from poise.alerts.explain import Clause, explain
+from poise.alerts.notification.notifier import LineStatus
+from poise.dashboard.api_prometheus.sources import AlertingRule, RulesSource
+from poise.history import moments
+from poise.history.promql.errors import BadQuery, QueryError
+from poise.history.querier.door import Querier
+
+#: Changes of one answer.
+_MOST_CHANGES = 5_000
+#: Seconds of history where no start is given.
+_DEFAULT_HISTORY = 86_400.0
+#: Parameters that are no label of the series to be explained.
+_NOT_LABELS = frozenset({"time"})
+
+History = Callable[[float, float, str | None], Sequence[Transition]]
+
+
+def create_router(
+    querier: Querier, rules: RulesSource, *, now: Callable[[], float], history: History, notifications: Callable[[], Sequence[LineStatus]]
+) -> APIRouter:
+    """The routes. `history` gives the changes of state between two moments (Unix seconds), of one alert when it is named."""
+    router = APIRouter(prefix="/api/poise/v1/alerts", include_in_schema=False)
+
+    @router.get("/explain/{name}")
+    async def explained(name: str, request: Request) -> JSONResponse:
+        try:
+            at = _time(request.query_params.get("time"), now())
+            where = {key: value for key, value in request.query_params.items() if key not in _NOT_LABELS}
+            flat = [one for group in rules.groups() for one in group.rules]
+            wanted = [one for one in flat if isinstance(one, AlertingRule) and one.rule.name == name]
+            if not wanted:
+                return _answer({"error": f"no alert is called {name}"}, 404)
+            recordings = {one.name: one.query for one in flat if not isinstance(one, AlertingRule)}
+            clauses = [await explain(one.rule.query, querier, at, recordings=recordings, where=where) for one in wanted]
+        except QueryError as error:
+            return _answer({"error": str(error)}, 400 if isinstance(error, BadQuery) else 503)
+        return _answer(
+            {"alert": name, "time": at, "where": where, "rules": [_rule(one, clause) for one, clause in zip(wanted, clauses, strict=True)]}
+        )
+
+    @router.get("/history")
+    async def changes(request: Request) -> JSONResponse:
+        given = request.query_params
+        try:
+            end = _time(given.get("end"), now())
+            start = _time(given.get("start"), end - _DEFAULT_HISTORY)
+        except BadQuery as error:
+            return _answer({"error": str(error)}, 400)
+        found = history(start, end, given.get("name"))
+        return _answer(
+            {
+                "start": start,
+                "end": end,
+                "changes": [_change(one) for one in found[-_MOST_CHANGES:]],
+                "left_out": max(0, len(found) - _MOST_CHANGES),
+            }
+        )
+
+    @router.get("/notifications")
+    async def lines() -> JSONResponse:
+        return _answer({"alertmanagers": [asdict(line) for line in notifications()]})
+
+    return router
+
+
+def _answer(document: Mapping[str, object], status: int = 200) -> JSONResponse:
+    return JSONResponse(_finite(document), status_code=status, headers={"Cache-Control": "no-store"})
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN and no infinity: they are texts, as in Prometheus' API."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _time(text: str | None, default: float) -> float:
+    try:
+        return default if text is None else moments.unix_seconds(text)
+    except ValueError as error:
+        raise BadQuery(str(error)) from None
+
+
+def _rule(one: AlertingRule, clause: Clause) -> dict[str, object]:
+    return {
+        "state": one.state,
+        "for": one.duration,
+        "keep_firing_for": one.keep_firing_for,
+        "error": one.rule.last_error,
+        "lacks": one.rule.lacks,
+        "alerts": [asdict(alert) for alert in one.alerts],
+        "clause": asdict(clause),
+    }
+
+
+def _change(one: Transition) -> dict[str, object]:
+    return {
+        "time": one.at / 1000,
+        "labels": dict(one.labels),
+        "before": one.before.value if one.before else None,
+        "after": one.after.value if one.after else None,
+        "value": one.value,
+        "annotations": dict(one.annotations),
+    }

@@ -1,0 +1,213 @@
+"""History and alerts of this process: the store, further targets that are scraped, the evaluator, the notifier, and the door to ask them.
+
+    the page's scrapes ┐                        ┌─► querier ─► /api/v1
+    further targets    ┴─► one thread ─► store ─┤
+                                                └─► evaluator (a thread) ─► notifier ─► Alertmanagers
+
+Owns how they are opened, run together and closed. A history that cannot be used is said, and kept in memory instead: a full disk or a second process
+must not blind anybody. Knows no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from fastapi import APIRouter
+from poise.alerts.evaluation.active import Transition
+from poise.alerts.evaluation.evaluator import Evaluator
+from poise.alerts.evaluation.memory import Memory
+from poise.alerts.evaluation.self_metrics import EvaluatorCollector
+from poise.alerts.notification.alertmanager import Alertmanager
+from poise.alerts.notification.notifier import Notifier
+from poise.alerts.notification.self_metrics import NotifierCollector
+from poise.alerts.rule_set import rule_files
+from poise.alerts.rules import RuleError
+from poise.alerts.settings import AlertSettings
+from poise.alerts.thresholds import ThresholdError
+from poise.dashboard import alerts_api
+from poise.dashboard.api_prometheus import router as api_prometheus
+from poise.dashboard.api_prometheus.sources import NoRules, RulesSource
+from poise.dashboard.rules_source import EvaluatedRules
+from poise.exporter.settings import SettingsError
+from poise.history.labelling import Labeller
+from poise.history.promql.engine import Engine
+from poise.history.promql.evaluate import Settings
+from poise.history.querier.embedded import EmbeddedQuerier
+from poise.history.scrape import Scrape
+from poise.history.scraping import ScrapePool, TargetStatus
+from poise.history.self_metrics import HistoryCollector
+from poise.history.settings import HistorySettings
+from poise.history.store.sqlite_file import StoreError
+from poise.history.store.store import Retention, Store
+from poise.history.targets import Target
+from prometheus_client import CollectorRegistry
+
+log = logging.getLogger(__name__)
+
+#: Seconds that the evaluator's thread may take to end a round.
+_THREAD_SECONDS = 1.0
+_MEMORY_FILE = "alerts.db"
+
+
+class Backend:
+    """What keeps and judges. `local` is the target whose scrapes the page makes itself and gives to `take`."""
+
+    def __init__(
+        self,
+        history: HistorySettings,
+        alerts: AlertSettings,
+        *,
+        local: Target,
+        path: Path | None,
+        page: str,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address.
+
+        Raises:
+            SettingsError: a rule file or a threshold cannot be used.
+        """
+        self._wall_clock = wall_clock
+        self._alerts = alerts
+        self._local = TargetStatus(local)
+        self._labeller = Labeller(local)
+        self._pending: Future[None] | None = None
+        retention = Retention(history.retention, history.retention_size)
+        self.store, kept = _store(path, retention, wall_clock, clock)
+        self.pool = ScrapePool(self.store, wall_clock=wall_clock, clock=clock)
+        self.pool.set_targets(history.targets)
+        self.querier = EmbeddedQuerier(self.store, clock=clock, metadata=lambda: [families for _, families in self.pool.metadata()])
+        self.notifier = Notifier(
+            [Alertmanager(place, environment) for place in alerts.alertmanagers],
+            external_labels=alerts.external_labels,
+            page=alerts.page or page,
+            wall=wall_clock,
+        )
+        self.evaluator: Evaluator | None = None
+        self._memory: Memory | None = None
+        if alerts.mode == "builtin":
+            try:
+                self._memory = Memory(path.with_name(_MEMORY_FILE) if path is not None and kept else None)
+            except StoreError as error:
+                log.error("%s; the state of alerts is kept in memory only", error)
+                self._memory = Memory(None)
+            self.evaluator = Evaluator(
+                read=lambda: rule_files(self._alerts, self._alerts.page or page),
+                query=Engine(self.store, Settings()).instant,
+                store=self.store,
+                memory=self._memory,
+                deliver=self.notifier.take,
+                wall=wall_clock,
+                clock=clock,
+                interval=alerts.interval * alerts.time_scale,
+                external=alerts.external_labels,
+            )
+            try:
+                self.evaluator.start()
+            except (RuleError, ThresholdError, OSError) as error:
+                self.close()
+                raise SettingsError(str(error)) from None
+
+    # ------------------------------------------------------------------------------------------------------------- looking
+    @property
+    def rules(self) -> RulesSource:
+        """For the API."""
+        return NoRules() if self.evaluator is None else EvaluatedRules(self.evaluator)
+
+    def status(self) -> list[TargetStatus]:
+        """How each target does, the page's own first (a `TargetsSource`)."""
+        return [self._local, *self.pool.status()]
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Adds how all of this does to a /metrics page."""
+        registry.register(HistoryCollector(self.store.status, self.status))
+        if self.evaluator is not None:
+            registry.register(EvaluatorCollector(self.evaluator))
+        registry.register(NotifierCollector(self.notifier.status))
+
+    def routers(self) -> Sequence[APIRouter]:
+        """Prometheus' API and ours about alerts."""
+        return (
+            api_prometheus.create_router(self.querier, now=self._wall_clock, rules=self.rules, targets=self),
+            alerts_api.create_router(
+                self.querier, self.rules, now=self._wall_clock, history=self.changes, notifications=self.notifier.status
+            ),
+        )
+
+    def changes(self, start: float, end: float, name: str | None) -> Sequence[Transition]:
+        """The changes of state of alerts between two moments (Unix seconds)."""
+        return () if self.evaluator is None else self.evaluator.changes(round(start * 1000), round(end * 1000), name)
+
+    # ------------------------------------------------------------------------------------------------------------- running
+    def take(self, scrape: Scrape) -> None:
+        """What the page scraped goes to the store, unless that is still busy with the scrape before."""
+        status = self._local
+        status.last = scrape
+        status.successes += scrape.up
+        status.failures += not scrape.up
+        if self._pending is not None:
+            if not self._pending.done():
+                status.not_kept += 1
+                return
+            self._pending.result()
+        samples = self._labeller.samples(scrape)
+        status.samples += len(samples)
+        self._pending = self.pool.keep(status.target, scrape.at, samples)
+
+    def reload(self, history: HistorySettings, alerts: AlertSettings) -> str:
+        """Takes targets and rules from settings that were read anew; "" or what is wrong with the rules, and then nothing changes."""
+        before, self._alerts = self._alerts, alerts
+        if self.evaluator is not None:
+            try:
+                self.evaluator.reload()
+            except (RuleError, ThresholdError, OSError) as error:
+                self._alerts = before
+                return str(error)
+        self.pool.set_targets(history.targets)
+        return ""
+
+    async def run(self) -> None:
+        """Scrapes, evaluates and tells until cancelled."""
+        stop = threading.Event()
+        thread: threading.Thread | None = None
+        if self.evaluator is not None:
+            thread = threading.Thread(target=self.evaluator.run_until, args=(stop,), name="poise-evaluator", daemon=True)
+            thread.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.pool.run())
+                tasks.create_task(self.notifier.run())
+        finally:
+            stop.set()
+            if thread is not None:
+                await asyncio.to_thread(thread.join, _THREAD_SECONDS)
+            await self.querier.close()
+            self.close()
+
+    def close(self) -> None:
+        """Gives the files free."""
+        with contextlib.suppress(Exception):  # what could not be appended at the end was told by the store
+            if self._pending is not None:
+                self._pending.result(_THREAD_SECONDS)
+        self.store.close()
+        if self._memory is not None:
+            self._memory.close()
+
+
+def _store(path: Path | None, retention: Retention, wall: Callable[[], float], clock: Callable[[], float]) -> tuple[Store, bool]:
+    """The store, and whether it is kept on disk."""
+    if path is not None:
+        try:
+            return Store(path, retention, wall=wall, monotonic=clock), True
+        except StoreError as error:
+            log.error("%s; the history of this process is kept in memory only", error)
+    return Store(None, retention, wall=wall, monotonic=clock), False
