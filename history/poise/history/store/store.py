@@ -22,8 +22,9 @@ from poise.history.promql.errors import Unavailable
 from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import STALE, StoredSeries
-from poise.history.store.chunks import HOUR, by_hour, encode_tick
+from poise.history.store.chunks import HOUR, encode_tick
 from poise.history.store.database import Database
+from poise.history.store.flushing import flush
 from poise.history.store.head import Head, Record
 from poise.history.store.reader import ReadFailed
 from poise.history.store.selecting import known, labels_of, newer, with_older
@@ -232,16 +233,9 @@ class Store:
     def _flush(self, upto: int) -> None:
         """Samples before a time go to chunks, and their ticks away; both or neither."""
         assert self._database is not None
-        records = [record for record in self._head if record.times and record.times[0] < upto and record.times[-1] >= self._flushed]
         try:
-            with self._database.writing() as writer:
-                numbers = writer.add_series(record.labels for record in records if record.number is None)
-                for record in records:
-                    number = numbers.get(record.labels) if record.number is None else record.number
-                    assert number is not None
-                    writer.put_chunks(by_hour(number, *record.between(self._flushed, upto - 1)))
-                writer.forget_ticks(upto)
-        except WriteFailed as failure:
+            numbers = flush(self._database, self._head, self._flushed, upto)
+        except (ReadFailed, WriteFailed) as failure:
             self._tell(str(failure))
             return
         self._number(numbers)
@@ -350,22 +344,29 @@ class Store:
             return frozenset(get(record.labels, NAME) for record in self._head if record.times and record.times[-1] >= moment)
 
     def oldest(self) -> float | None:
-        """When the history begins (Unix seconds), None without any."""
+        """When the history begins (Unix seconds), None without any; while the disk does not give what is on it, that in memory."""
         with self._lock:
-            edges = None if self._database is None else self._database.reader.edges(shelved=False)
+            edges = self._edges()
             first = min((record.times[0] for record in self._head if record.times), default=None)
         times = [time for time in (first, *((edges[0],) if edges else ())) if time is not None]
         return min(times) / 1000 if times else None
 
+    def _edges(self) -> tuple[int, int] | None:
+        """Those of what is on disk, None where nothing is or can be read."""
+        try:
+            return None if self._database is None else self._database.reader.edges(shelved=False)
+        except ReadFailed as failure:
+            self._tell(str(failure))
+            return None
+
     def status(self) -> StoreStatus:
         """How it does; of the file nothing while the disk does not give what is on it."""
         with self._lock:
-            edges: tuple[int, int] | None = None
+            edges = self._edges()
             chunks = used = 0
             if self._database is not None:
-                reader = self._database.reader
                 try:
-                    edges, chunks, used = reader.edges(shelved=False), reader.counts()["chunk"], reader.used_bytes()
+                    chunks, used = self._database.reader.counts()["chunk"], self._database.reader.used_bytes()
                 except ReadFailed as failure:
                     self._tell(str(failure))
             first = min((record.times[0] for record in self._head if record.times), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.history.promql.engine import Engine, InstantVector
+from poise.history.promql.errors import Unavailable
 from poise.history.promql.labels import Labels, labels
 from poise.history.promql.nodes import Matcher, MatchOperator
 from poise.history.promql.series import stale_flags
@@ -20,6 +22,7 @@ from poise.history.store.database import MIGRATIONS, Database
 from poise.history.store.sqlite_file import StoreError
 from poise.history.store.store import HOUR, Retention, Store
 from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
 #: A full hour, so that tests can count in hours from it.
 START = 1_700_000_000 // 3600 * 3600.0
@@ -212,6 +215,31 @@ def test_a_full_disk_stops_keeping_not_observing_and_all_is_kept_once_there_is_r
     run_hours(world, 1.2, "y")
     world.restart()
     assert world.samples("x") == before + during + after
+
+
+def test_a_disk_that_gives_nothing_stops_neither_scrapes_nor_what_is_in_memory(world: World) -> None:
+    put = run_hours(world, 3)
+    assert world.store._database is not None
+    failing = [True]
+
+    @event.listens_for(world.store._database._engine, "before_cursor_execute")
+    def fail(connection: object, cursor: object, statement: str, *more: object) -> None:
+        if failing[0]:
+            raise OperationalError(statement, None, sqlite3.OperationalError("disk I/O error"))
+
+    during = run_hours(world, 2.5)
+    assert world.store.status().error == "disk I/O error"
+    assert world.samples("x", START + 3 * 3600 + 1) == during
+    with pytest.raises(Unavailable, match=r"history\.db cannot be read: disk I/O error"):
+        world.samples("x")
+    assert world.store.series(EVERYTHING, 0, 1 << 60) == [own("x")]
+    with pytest.raises(Unavailable):
+        world.store.series(EVERYTHING, 0, round(START + 1800) * 1000)
+    assert world.store.oldest() is not None
+    failing[0] = False
+    after = run_hours(world, 1)
+    assert world.samples("x") == put + during + after
+    assert world.store.status().error == ""
 
 
 def _limit_pages(store: Store, pages: int) -> Callable[[int], None]:
