@@ -62,10 +62,9 @@ class Outcome:
 
 
 @functools.cache
-def shipped_rules() -> tuple[Rule, ...]:
-    """All rules that come with Poise, recordings first, each behind those that it reads."""
-    rules = [rule for path in shipped.rule_files() for rule in load(path).rules]
-    return in_order(rules)
+def shipped_rules(*files: str) -> tuple[Rule, ...]:
+    """The rules of these files ("engine", "recording", …; all when none is named), recordings first, each behind those that it reads."""
+    return in_order([rule for path in shipped.rule_files() if not files or path.stem in files for rule in load(path).rules])
 
 
 def in_order(rules: Sequence[Rule]) -> tuple[Rule, ...]:

@@ -35,9 +35,7 @@ LINKS = 4
 #: What a tensor-parallel group of a 7B model moves over NVLink for a token (28 layers × 3584 × 2 bytes × 2 sums).
 NVLINK_BYTES_PER_TOKEN = 401_408.0
 
-_MEASURED = frozenset(
-    {m.GPU_POWER, m.GPU_CLOCK, m.GPU_TEMPERATURE_MARGIN, m.GPU_TENSOR_ACTIVE, m.GPU_PCIE_TX, m.GPU_MEMORY_USED, m.ENGINE_KV_CACHE_USAGE}
-)
+_MEASURED = frozenset({m.GPU_POWER, m.GPU_CLOCK, m.GPU_TEMPERATURE_MARGIN, m.GPU_TENSOR_ACTIVE, m.GPU_PCIE_TX, m.GPU_MEMORY_USED})
 
 
 def steps(*changes: tuple[float, float | None]) -> Callable[[float], float | None]:
