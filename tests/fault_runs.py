@@ -26,10 +26,11 @@ RAISED_SECONDS = 120.0
 CALM_SECONDS = 100.0
 #: Once all has come, for what may come on top.
 LINGER_SECONDS = 4.0
-#: Says that a check has failed for long, whatever check it is; any fault may raise it.
-OF_ANY_FAULT = frozenset({"CheckFailing"})
-#: Their windows are hours: they go on firing through many faults, and are no fault's that came later.
+#: Budgets of latency and errors: their windows are hours, and clients who saturate two cores wait for longer than their objective. They go on
+#: through many faults and belong to none.
 OF_HOURS = frozenset({*SLOW_ANSWERS, *FAILED_ANSWERS} - {"EngineRequestErrors", "RouterErrors"})
+#: And CheckFailing, which says that a check has failed for long, whichever it is.
+OF_ANY_FAULT = frozenset({"CheckFailing"}) | OF_HOURS
 NOT_UNDONE = "its traces did not go"
 
 
