@@ -6,7 +6,7 @@ Owns the request, the names of the steps, and the refusals that can be said at o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from poise.testbed import environment, hardware, launch, model, placing, ports, resources
@@ -63,7 +63,8 @@ def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> 
     """The plan for this machine; `say` hears of ports that gave way. Raises TestbedError for all that can be told before anything starts:
     too few GPUs or GPUs in use, heads or layers that do not divide, too little memory or disk, ports that are taken, a port for a part
     that is not there."""
-    shape = wanted.shape
+    engines = (replace(engine, arguments=(*engine.arguments, *wanted.arguments)) for engine in wanted.shape.engines)
+    shape = replace(wanted.shape, engines=tuple(engines))
     gpus = machine.hardware.gpus
     build: environment.Build = "gpu" if gpus else "cpu"
     given = _ports(wanted, say)
@@ -85,7 +86,7 @@ def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> 
             port=given[engine.name],
             tensor_parallel_size=engine.tensor_parallel_size,
             cuda_visible_devices=place.cuda_visible_devices,
-            arguments=(*(place.arguments if gpus else ()), *engine.arguments, *wanted.arguments),
+            arguments=(*(place.arguments if gpus else ()), *engine.arguments),
             role=engine.role,
             kv_connector=engine.kv_connector,
             side_channel_port=given.get(side_channel_part(engine.name)),

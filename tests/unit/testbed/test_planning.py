@@ -122,6 +122,23 @@ def test_the_cards_that_a_user_hides_are_not_used() -> None:
         planned("hybrid", some)
 
 
+SHARED = shapes.parse("shared", {"engine": [{"name": name, "cuda_visible_devices": "0"} for name in "ab"]})
+
+
+def test_servers_on_one_card_share_its_memory_on_gpus_alone() -> None:
+    real, simulated = (
+        planning.make_plan(Request(SHARED, Path("/state"), Path("/cache"), any_ports=True), m, print) for m in (gpus(1), NO_GPUS)
+    )
+    assert [engine.arguments for engine in real.engines] == [("--gpu-memory-utilization=0.46",)] * 2
+    assert [engine.arguments for engine in simulated.engines] == [()] * 2
+
+
+def test_a_share_that_is_asked_for_all_servers_counts_for_each() -> None:
+    asked = Request(SHARED, Path("/state"), Path("/cache"), any_ports=True, arguments=("--gpu-memory-utilization", "0.6"))
+    with pytest.raises(TestbedError, match="a, b share GPU 0 and their --gpu-memory-utilization leaves nothing for all of them: lower it"):
+        planning.make_plan(asked, gpus(1), print)
+
+
 def test_too_little_memory_is_said_before_anything_starts() -> None:
     with pytest.raises(TestbedError, match=r"shape pd needs about \d\.\d GB of main memory and 2\.1 GB are available"):
         planned("pd", Machine(Hardware(), Resources((0, 1), 2 * GIB, GIB)))
