@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poise.exporter import metrics as m
 from poise.exporter.checks import words
@@ -19,9 +19,13 @@ from poise.exporter.procfs import ProcFs
 from poise.exporter.snapshot import Gpu
 from poise.testbed.errors import TestbedError
 
-COLLECTORS = (identity.COLLECTOR, utilization.COLLECTOR, processes.COLLECTOR, nvlink.STATE, topology.COLLECTOR)
-#: How often the cards are read, and how long until each has told how it is joined; the topology follows the links by one round of theirs.
+#: How often the cards are read, and how long until each has told how it is joined to all others.
 INTERVAL = 0.5
+#: Everything at once and again soon: who looks once cannot wait for the intervals of those who watch.
+COLLECTORS = tuple(
+    replace(collector, interval=INTERVAL)
+    for collector in (identity.COLLECTOR, utilization.COLLECTOR, processes.COLLECTOR, nvlink.STATE, topology.COLLECTOR)
+)
 PATIENCE = 30.0
 JOIN_SECONDS = 2.0
 #: More than this share of busy time is somebody's work.
@@ -52,7 +56,7 @@ def look(numbers: Sequence[int] | None, wait: Callable[[float], None] = time.sle
     try:
         deadline = time.monotonic() + PATIENCE
         view = sampler.view()
-        while not (sampler.settled() and _told(view)) and time.monotonic() < deadline:
+        while not (sampler.settled() and (view.driver.error or _told(view))) and time.monotonic() < deadline:
             wait(INTERVAL)
             view = sampler.view()
     finally:
@@ -64,10 +68,13 @@ def look(numbers: Sequence[int] | None, wait: Callable[[float], None] = time.sle
 
 
 def _told(view: View) -> bool:
-    """Whether each card has told its links and its paths, or that it has none. A lone card has no path."""
+    """Whether each card has told its links and its path to each other one, or that it tells none. Cards come up one by one."""
+    up = {gpu.uuid for gpu in view.gpus if gpu.up}
     return bool(view.gpus) and all(
-        not gpu.up or all(metric in gpu.readings or metric in gpu.absent for metric in (m.GPU_NVLINK_UP, m.GPU_PAIR_INFO))
+        (m.GPU_NVLINK_UP in gpu.readings or m.GPU_NVLINK_UP in gpu.absent)
+        and (m.GPU_PAIR_INFO in gpu.absent or up - {gpu.uuid} <= {peer for _, peer, _, _ in gpu.readings.get(m.GPU_PAIR_INFO, {})})
         for gpu in view.gpus
+        if gpu.up
     )
 
 

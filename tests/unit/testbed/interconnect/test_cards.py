@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
 
 import pytest
 from poise.exporter import metrics as m
 from poise.exporter.nvml.state import COLLECTOR as STATE
 from poise.exporter.snapshot import Gpu, GpuProcess, Reason
 from poise.testbed.errors import TestbedError
-from poise.testbed.interconnect.cards import COLLECTORS, Group, group_of
+from poise.testbed.hardware import has_nvidia_driver
+from poise.testbed.interconnect.cards import COLLECTORS, Group, group_of, look
+from poise.testbed.nvml.node import SimulatedNode
 
 from tests.scenes import card
+from tests.simulated import run_python
 from tests.simulated_cards import bench
 
 
@@ -101,7 +106,38 @@ def test_work_of_others_is_said() -> None:
     assert group_of([held, busy], "", None).busy == ("GPU 0 holds process 4242, 4243", "GPU 1 is 40 % busy")
 
 
+LOOK = """
+from poise.testbed.errors import TestbedError
+from poise.testbed.interconnect.cards import look
+try:
+    print(look(None))
+except TestbedError as error:
+    print(error)
+"""
+
+
+def test_the_driver_is_asked_and_simulated_cards_are_refused(make_node: Callable[[str], SimulatedNode]) -> None:
+    assert run_python(make_node("h20x2"), LOOK) == "GPU 0 is a simulated card, which moves no bytes\n"
+
+
+@pytest.mark.skipif(has_nvidia_driver(), reason="there is a driver here")
+def test_a_driver_that_is_not_there_is_said_at_once() -> None:
+    with pytest.raises(TestbedError, match="the NVIDIA driver cannot be asked: "):
+        look(None, wait=lambda seconds: time.sleep(seconds / 10))
+
+
 def test_every_collector_that_is_needed_runs_and_no_other() -> None:
     given = {metric for collector in COLLECTORS for metric in collector.metrics}
     assert {m.GPU_PAIR_INFO, m.GPU_NVLINK_UP, m.GPU_NVLINK_BANDWIDTH, m.GPU_UTILIZATION} <= given
     assert STATE not in COLLECTORS
+
+
+PATHS = """
+from poise.testbed.interconnect import cards
+cards.group_of = lambda gpus, driver, numbers: [sorted(path for _, _, path, _ in gpu.readings[cards.m.GPU_PAIR_INFO]) for gpu in gpus]
+print(cards.look(None))
+"""
+
+
+def test_a_look_ends_once_each_card_has_told_its_path_to_each_other_one(make_node: Callable[[str], SimulatedNode]) -> None:
+    assert run_python(make_node("h100x8"), PATHS) == f"{[['NV18'] * 7] * 8}\n"
