@@ -24,6 +24,9 @@ from tests.unit.testbed.deployments import start_family
 layout = StateLayout(pathlib.Path(sys.argv[1]))
 made = deployment.Deployment(layout, os.environ, deployment.start_keeper(layout, os.environ))
 start_family(layout)
+if sys.argv[2] == "split":
+    start_family(layout, "decode")
+    start_family(layout, "router", "router")
 if sys.argv[2] == "release":
     made.release()
 print("up", flush=True)
@@ -42,11 +45,11 @@ def launch(layout: StateLayout, ending: str) -> subprocess.Popen[bytes]:
     return launcher
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_everything_ends_when_the_launcher_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "parts", "count"), [(signal.SIGKILL, "split", 7), (signal.SIGTERM, "hold", 3)])
+def test_everything_ends_when_the_launcher_is_killed(tmp_path: Path, number: signal.Signals, parts: str, count: int) -> None:
     layout = layout_in(tmp_path)
-    with launch(layout, "hold") as launcher:
-        wait_until(lambda: len(ours(layout)) == 3, "keeper, server and child")
+    with launch(layout, parts) as launcher:
+        wait_until(lambda: len(ours(layout)) == count, "keeper, servers and their children")
         launcher.send_signal(number)
         launcher.wait()
         wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
