@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -183,3 +184,10 @@ def test_every_key_of_a_shape_has_its_line_in_the_documentation() -> None:
         for field in fields(kind):
             if kind is not Shape or field.name in ("title", "gpus"):
                 assert re.search(rf"^\| `{prefix}{field.name}` \|", text, re.MULTILINE), f"{prefix}{field.name}"
+
+
+def test_the_shape_in_the_documentation_is_one() -> None:
+    section = Path("docs/testbed.md").read_text(encoding="utf-8").split("## A shape of your own")[1].split("\n## ")[0]
+    shape = shapes.parse("example", tomllib.loads("\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))))
+    assert [(engine.name, engine.gpus) for engine in shape.engines] == [("large", 4), ("small", 1)]
+    assert shape.gpus == 5
