@@ -1,4 +1,4 @@
-"""The shipped Alertmanager configuration with receivers and times changed, for test beds and tests.
+"""The shipped Alertmanager configuration with receivers and times changed: for people who are told elsewhere, for test beds and tests.
 
 The file itself is for people to edit; this makes copies by values, never by text.
 """
@@ -30,6 +30,21 @@ def adapt(text: str, *, webhook_base: str, factor: float = 1.0) -> str:
             webhook["url"] = f"{webhook_base.rstrip('/')}/{receiver['name']}"
     _shorten(document["route"], factor)
     return yaml.safe_dump(document, sort_keys=False)
+
+
+def with_receivers(text: str, example: str) -> str:
+    """The configuration with the receivers of an example in place of those of the same name, and the example's global settings.
+
+    Raises ValueError that names a receiver which no route of the configuration knows.
+    """
+    document, wanted = yaml.safe_load(text), yaml.safe_load(example)
+    places = {receiver["name"]: index for index, receiver in enumerate(document["receivers"])}
+    for receiver in wanted["receivers"]:
+        if receiver["name"] not in places:
+            raise ValueError(f'no route leads to the receiver "{receiver["name"]}"; there are {", ".join(places)}')
+        document["receivers"][places[receiver["name"]]] = receiver
+    settings = {**document.get("global", {}), **wanted.get("global", {})}
+    return yaml.safe_dump({**({"global": settings} if settings else {}), **document}, sort_keys=False, allow_unicode=True)
 
 
 def _shorten(route: dict[str, Any], factor: float) -> None:

@@ -12,6 +12,11 @@ RUNBOOKS = FOLDER / "runbooks"
 ALERTMANAGER = FOLDER / "alertmanager" / "alertmanager.yml"
 
 
+def receiver_examples() -> tuple[Path, ...]:
+    """Receivers to copy into the Alertmanager configuration, one file per way of being told, in order of their names."""
+    return tuple(sorted((ALERTMANAGER.parent / "receivers").glob("*.yml")))
+
+
 def rule_files() -> tuple[Path, ...]:
     """The rule files, in order of their names."""
     return tuple(sorted((FOLDER / "rules").glob("*.yml")))
