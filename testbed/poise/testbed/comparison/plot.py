@@ -26,6 +26,8 @@ INK, GROUND, GRID = "#1b1f24", "#ffffff", "#d0d7de"
 # Both from one figure: SVG for pages, PNG for what shows no SVG.
 FORMATS = ("svg", "png")
 DOTS_PER_INCH = 140
+# Shares of the picture; reckoned once here, because matplotlib's own layout draws everything twice more.
+MARGINS = {"left": 0.06, "right": 0.985, "top": 0.87, "bottom": 0.07, "wspace": 0.26, "hspace": 0.3}
 # Characters on a line of the title.
 TITLE_WIDTH = 140
 MISSING = "the plot needs matplotlib: pip install 'poise[testbed]', or leave it out with --no-plot"
@@ -42,8 +44,8 @@ def draw(comparison: Comparison, stem: Path, formats: Sequence[str] = FORMATS) -
     # Names and dates are left out of the SVG: the same runs make the same file.
     settings: dict[Any, Any] = {"svg.hashsalt": "poise", "svg.fonttype": "none", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}
     with matplotlib.rc_context({**settings, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": INK}):
-        figure = Figure(figsize=(11, 7.2), facecolor=GROUND, layout="constrained")
-        axes = figure.subplots(2, 3).flatten()
+        figure = Figure(figsize=(11, 7.2), facecolor=GROUND)
+        axes = figure.subplots(2, 3, gridspec_kw=MARGINS).flatten()
         for axis in axes:
             axis.set_facecolor(GROUND)
             axis.grid(axis="y", color=GRID, linewidth=0.7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.testbed.comparison.statistics import estimate, judge, overlap, student
 
@@ -53,6 +53,7 @@ def test_one_card_is_no_faster_than_itself(found: list[float]) -> None:
     assert verdict.words.startswith("no faster than one card: 1.00×, within the spread")
 
 
+@settings(max_examples=50)
 @given(several, several, st.integers(1, 8), st.booleans())
 def test_faster_means_clear_of_the_other_and_better(shape: list[float], base: list[float], gpus: int, higher: bool) -> None:
     ours, theirs = estimate(shape), estimate(base)
@@ -62,6 +63,7 @@ def test_faster_means_clear_of_the_other_and_better(shape: list[float], base: li
     assert verdict.words.startswith("no faster than one card") == (not verdict.faster)
 
 
+@settings(max_examples=50)
 @given(several, several, st.integers(1, 4))
 def test_a_pair_is_never_faster_both_ways(first: list[float], second: list[float], gpus: int) -> None:
     one, other = estimate(first), estimate(second)
