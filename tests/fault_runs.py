@@ -31,6 +31,8 @@ LINGER_SECONDS = 4.0
 OF_HOURS = frozenset({*SLOW_ANSWERS, *FAILED_ANSWERS} - {"EngineRequestErrors", "RouterErrors"})
 #: And CheckFailing, which says that a check has failed for long, whichever it is.
 OF_ANY_FAULT = frozenset({"CheckFailing"}) | OF_HOURS
+#: A server that is started takes longer than the twentieth of the twenty minutes that loading may take, where others want the cores.
+OF_RESTARTS = frozenset({"EngineDown", "PDRoleMissing"})
 NOT_UNDONE = "its traces did not go"
 
 
@@ -128,7 +130,8 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     except TestbedError as error:
         row.troubles.append(f"could not be undone: {error}")
     fired = {name for look in watch.looks if look.time >= began for name in look.firing} - noisy
-    row.unexpected = frozenset(fired - set(fault.raises.alerts) - set(fault.raises.tolerated) - OF_ANY_FAULT)
+    tolerated = OF_ANY_FAULT | set(fault.raises.tolerated) | (OF_RESTARTS if fault.restarts else set())
+    row.unexpected = frozenset(fired - set(fault.raises.alerts) - tolerated)
     for name in fired - row.unexpected:
         row.alerts.setdefault(name, row.undoing - began)
     load.on()

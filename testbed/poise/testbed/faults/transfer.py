@@ -94,6 +94,7 @@ FAULTS = (
             tolerated=LOST_KV,
         ),
         apply=_stale_peer,
+        restarts=True,
     ),
     Fault(
         name="model-mismatch",
