@@ -82,4 +82,5 @@ def test_the_documentation_is_what_rules_and_runbooks_say() -> None:
 
 
 def test_the_documentation_has_a_section_for_every_alert() -> None:
-    assert {alert for alert in ALERTS if f"\n### {alert}\n" not in docs.page()} == set()
+    page = docs.page()
+    assert {alert for alert in ALERTS if f"\n### {alert}\n" not in page} == set()
