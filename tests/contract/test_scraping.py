@@ -125,7 +125,7 @@ def test_a_page_through_its_life_leaves_the_same_series_in_both(tmp_path: Path) 
             started("prometheus", command, url, "/-/ready", tmp_path / "prometheus.log") as server,
             our_scraping(store, page.port) as pool,
         ):
-            ours = EmbeddedQuerier(store, clock=time.monotonic, metadata=lambda: [families for _, families in pool.metadata()])
+            ours = EmbeddedQuerier(store, clock=time.monotonic, metadata=lambda: [status.metadata for status in pool.status()])
             theirs = PrometheusQuerier(server.url)
             wait_until(lambda: all(page.asked.values()), "both scrape")
             for body, status in ((GOOD, 200), (LESS, 200), (b"broken {", 200), (GOOD, 200), (b"", 200), (GOOD, 500), (GOOD, 200)):

@@ -41,7 +41,7 @@ from poise.history.promql.engine import Engine
 from poise.history.promql.evaluate import Settings
 from poise.history.querier.embedded import EmbeddedQuerier
 from poise.history.scrape import Scrape
-from poise.history.scraping import ScrapePool, TargetStatus
+from poise.history.scraping import ScrapePool, TargetStatus, aligned
 from poise.history.self_metrics import HistoryCollector
 from poise.history.settings import HistorySettings
 from poise.history.store.sqlite_file import StoreError
@@ -81,11 +81,12 @@ class Backend:
         self._local = TargetStatus(local)
         self._labeller = Labeller(local)
         self._pending: Future[None] | None = None
+        self._kept_at = 0.0
         retention = Retention(history.retention, history.retention_size)
         self.store, kept = _store(path, retention, wall_clock, clock)
         self.pool = ScrapePool(self.store, wall_clock=wall_clock, clock=clock)
         self.pool.set_targets(history.targets)
-        self.querier = EmbeddedQuerier(self.store, clock=clock, metadata=lambda: [families for _, families in self.pool.metadata()])
+        self.querier = EmbeddedQuerier(self.store, clock=clock, metadata=lambda: [status.metadata for status in self.status()])
         self.notifier = Notifier(
             [Alertmanager(place, environment) for place in alerts.alertmanagers],
             external_labels=alerts.external_labels,
@@ -161,7 +162,9 @@ class Backend:
             self._pending.result()
         samples = self._labeller.samples(scrape)
         status.samples += len(samples)
-        self._pending = self.pool.keep(status.target, scrape.at, samples)
+        # The page scrapes when it likes to; where that is evenly, the times are made so to the millisecond, which takes least room.
+        self._kept_at = aligned(scrape.at, self._kept_at + status.target.interval, status.target.interval)
+        self._pending = self.pool.keep(status.target, self._kept_at, samples)
 
     def reload(self, history: HistorySettings, alerts: AlertSettings) -> str:
         """Takes targets and rules from settings that were read anew; "" or what is wrong with the rules, and then nothing changes."""

@@ -23,12 +23,16 @@ ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One attempt. `at` is its start in Unix seconds, `duration` in seconds; `error` says in words why there are no samples."""
+    """One attempt. `at` is its start in Unix seconds, `duration` in seconds; `error` says in words why there are no samples.
+
+    `metadata` is what the newest page that was understood says of its families, be it this one or one before.
+    """
 
     at: float
     duration: float
     samples: Mapping[Series, float] = field(default_factory=dict)
     error: str = ""
+    metadata: Mapping[str, Metadata] = field(default_factory=dict)
 
     @property
     def up(self) -> bool:
@@ -69,11 +73,6 @@ class Scraper:
         self._get = get
         self._reader = PageReader(max_series)
 
-    @property
-    def metadata(self) -> Mapping[str, Metadata]:
-        """Type and help of each family of the newest page that was understood."""
-        return self._reader.metadata
-
     async def scrape(self) -> Scrape:
         """One attempt; what goes wrong with the target is in the result, never raised."""
         at, began = self._wall_clock(), self._clock()
@@ -86,4 +85,4 @@ class Scraper:
                 error = "the page holds no series"
         except (FetchError, PageError) as failure:
             error = str(failure)
-        return Scrape(at, self._clock() - began, samples, error)
+        return Scrape(at, self._clock() - began, samples, error, self._reader.metadata)

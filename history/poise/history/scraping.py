@@ -55,6 +55,11 @@ class TargetStatus:
     samples: int = 0
 
     @property
+    def metadata(self) -> Mapping[str, Metadata]:
+        """What its newest page says of its families."""
+        return {} if self.last is None else self.last.metadata
+
+    @property
     def health(self) -> str:
         """In Prometheus' words."""
         return "unknown" if self.last is None else "up" if self.last.up else "down"
@@ -71,6 +76,11 @@ def next_slot(target: Target, now: float, last: int | None) -> tuple[int, float]
     if number == last:  # woken a moment before it was due
         number += 1
     return number, number * target.interval + offset(target)
+
+
+def aligned(at: float, due: float, interval: float) -> float:
+    """The time that a scrape's samples get: that at which it was due where it began near enough, else that at which it began."""
+    return due if abs(at - due) <= min(ALIGN_SECONDS, ALIGN_SHARE * interval) else at
 
 
 def fetcher(target: Target) -> Fetch:
@@ -113,10 +123,6 @@ class ScrapePool:
     def status(self) -> list[TargetStatus]:
         """How each target does, in the order of the targets."""
         return [loop.status if (loop := self._running.get(target.key)) is not None else TargetStatus(target) for target in self._wanted]
-
-    def metadata(self) -> list[tuple[Target, Mapping[str, Metadata]]]:
-        """What each target's newest page says of its families."""
-        return [(loop.status.target, loop.scraper.metadata) for loop in self._running.values()]
 
     async def run(self) -> None:
         """Scrape until cancelled. What was scraped by then is in the store when this returns."""
@@ -217,5 +223,4 @@ class _TargetLoop:
             self.pending.result()  # a store tells of a disk that does not take it; what it raises is an error of ours
         samples = self._labeller.samples(scrape)
         status.samples += len(samples)
-        near = abs(scrape.at - due) <= min(ALIGN_SECONDS, ALIGN_SHARE * target.interval)
-        self.pending = self._pool.keep(target, due if near else scrape.at, samples)
+        self.pending = self._pool.keep(target, aligned(scrape.at, due, target.interval), samples)

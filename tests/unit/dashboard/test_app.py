@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
+from poise.dashboard.api_prometheus.router import create_router
 from poise.dashboard.app import HEARTBEAT, create_app
 from poise.dashboard.live import Live
 from poise.dashboard.security import HEADERS
 from poise.history.fetch import FetchError
+from poise.history.querier.embedded import EmbeddedQuerier
+from poise.history.store.store import Store
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
@@ -248,3 +252,17 @@ def test_a_carriage_return_in_a_label_does_not_break_the_stream() -> None:
 
 def test_the_twin_has_no_values_that_json_lacks(client: TestClient) -> None:
     json.loads(client.get("/api/poise/v1/overview").text, parse_constant=lambda constant: pytest.fail(constant))
+
+
+def test_prometheus_api_is_served_within_the_same_walls() -> None:
+    querier = EmbeddedQuerier(Store(None), clock=time.monotonic)
+    router = create_router(querier, now=time.time)
+    app = create_app(live_of(FakeExporter(one_visible())), root_path="/poise", allowed_hosts=frozenset({"localhost"}), routers=(router,))
+    with TestClient(app, base_url="http://localhost:9748") as made:
+        for path in ("/api/v1/query", "/poise/api/v1/query"):
+            answer = made.get(path, params={"query": "1+1"})
+            assert answer.json()["data"]["result"][1] == "2"
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        assert made.get("/api/v1/query", params={"query": "1"}, headers={"Host": "evil.example"}).status_code == 421
+        assert made.get("/api/poise/v1/overview").status_code == 200
+    asyncio.run(querier.close())

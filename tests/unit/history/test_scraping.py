@@ -15,7 +15,7 @@ from poise.history.promql.labels import Labels, get
 from poise.history.promql.nodes import Selector
 from poise.history.promql.series import stale_flags
 from poise.history.scrape import Scrape
-from poise.history.scraping import ScrapePool, next_slot, offset
+from poise.history.scraping import ScrapePool, aligned, next_slot, offset
 from poise.history.store.store import Store
 from poise.history.targets import Target, parse_target
 
@@ -193,6 +193,13 @@ def test_slots_are_multiples_of_the_interval_at_an_offset_of_the_targets_own() -
     assert next_slot(one, due - 3600.0, number)[1] <= due - 3595.0  # the clock was set back
 
 
+def test_a_scrape_that_begins_near_its_slot_has_the_slots_time() -> None:
+    assert aligned(100.008, 100.0, 5.0) == 100.0
+    assert aligned(99.995, 100.0, 5.0) == 100.0
+    assert aligned(100.02, 100.0, 5.0) == 100.02
+    assert aligned(100.008, 100.0, 0.5) == 100.008
+
+
 def test_a_page_without_series_is_up_and_metadata_is_kept() -> None:
     a = target("a")
 
@@ -200,8 +207,8 @@ def test_a_page_without_series_is_up_and_metadata_is_kept() -> None:
         world.pages = {"a": b"# TYPE x counter\n# HELP x What\\nit is.\n"}
         world.pool.set_targets([a])
         await world.wait(lambda: world.kept.up(a))
-        ((found, metadata),) = world.pool.metadata()
-        assert found == a
+        (status,) = world.pool.status()
+        metadata = status.metadata
         assert (metadata["x"].type, metadata["x"].help) == ("counter", "What\nit is.")
 
     assert run(scenario).kept.up(a)[0] == 1.0
