@@ -14,7 +14,7 @@ HELD_BACK = 0.875
 # More clients than two batches hold: where one engine is slower than the other, they queue before it.
 CROWD = 48
 # What prefill has to do for such a request, and next to nothing for decode.
-LONG_PROMPT = 512
+LONG_PROMPT = 1536
 SHORT_ANSWER = 4
 # Clients that hold requests on an engine that hangs, when nobody else does.
 WAITING_CLIENTS = 4
