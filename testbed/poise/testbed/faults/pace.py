@@ -52,7 +52,7 @@ SLOW = (
                 Sign("poise_engine_time_to_first_token_seconds", "rises", part="prefill"),
             ),
             alerts=("PDPrefillBottleneck",),
-            tolerated=SLOW_ANSWERS,
+            tolerated=(*SLOW_ANSWERS, "EngineQueueTimeHigh"),
         ),
         apply=_slow_prefill,
     ),
