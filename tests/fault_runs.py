@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from poise.testbed import faults
@@ -94,6 +95,8 @@ class Loaded:
 def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised_seconds: float = RAISED_SECONDS) -> Row:
     """Puts it on and takes it back. `settle` says afterwards when its traces were gone."""
     row = Row(fault, deployment.plan.shape, alerts_watched=watch.alerts_watched)
+    if deployment.plan.fault is not None:  # the fault before could not be undone at once
+        _try(row, "the fault before could not be undone", lambda: faults.undo(deployment, progress_of("undoing again", [])))
     load.on()
     started = time.monotonic()
     if not watch.wait(lambda: _is_calm(watch, fault, started), CALM_SECONDS):
@@ -106,11 +109,7 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     began = time.monotonic()
     if fault.restarts or fault.brings_load:
         load.off()
-    try:
-        faults.apply(deployment, fault, progress_of(fault.name, []))
-    except TestbedError as error:
-        row.troubles.append(f"could not be put on: {error}")
-    else:
+    if _try(row, "could not be put on", lambda: faults.apply(deployment, fault, progress_of(fault.name, []))):
         if fault.restarts and not fault.brings_load:
             load.on()
         in_force = time.monotonic()
@@ -125,10 +124,7 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     if fault.restarts or fault.brings_load:
         load.off()
     row.undoing = time.monotonic()
-    try:
-        faults.undo(deployment, progress_of(f"undoing {fault.name}", []))
-    except TestbedError as error:
-        row.troubles.append(f"could not be undone: {error}")
+    _try(row, "could not be undone", lambda: faults.undo(deployment, progress_of(f"undoing {fault.name}", [])))
     fired = {name for look in watch.looks if look.time >= began for name in look.firing} - noisy
     tolerated = OF_ANY_FAULT | set(fault.raises.tolerated) | (OF_RESTARTS if fault.restarts else set())
     row.unexpected = frozenset(fired - set(fault.raises.alerts) - tolerated)
@@ -136,6 +132,16 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
         row.alerts.setdefault(name, row.undoing - began)
     load.on()
     return row
+
+
+def _try(row: Row, failure: str, action: Callable[[], object]) -> bool:
+    """Whether it went well; if not, how not stands in the row, and the run of many faults goes on, whatever it was."""
+    try:
+        action()
+    except Exception as error:
+        row.troubles.append(f"{failure}: {error!r}" if not isinstance(error, TestbedError) else f"{failure}: {error}")
+        return False
+    return True
 
 
 def settle(row: Row, watch: Watch, seconds: float = 0.0) -> None:
@@ -155,8 +161,7 @@ def settle(row: Row, watch: Watch, seconds: float = 0.0) -> None:
         )
 
     watch.wait(lambda: gone() is not None, seconds)
-    if not any("undone" in trouble for trouble in row.troubles):
-        row.undone = gone()
+    row.undone = gone()
 
 
 def _is_calm(watch: Watch, fault: Fault, since: float) -> bool:
