@@ -84,7 +84,7 @@ def build() -> Scene:
             errors=steps((0, 0), (FAULT, REQUESTS)) if broken else 0,
             local=steps((0, 0), (FAULT, REQUESTS * PROMPT)) if case == "direct" else 0,
             external=steps((0, REQUESTS * PROMPT), (FAULT, 0)) if broken or case == "direct" else None,
-            **({"revision": "abc"} if case == "mismatch" else {}),
+            revision="abc" if case == "mismatch" else "",
         )
         if case == "mismatch":
             # It was restarted with another revision when the fault came.
@@ -122,11 +122,11 @@ GONE_OR_ONE = {True: steps((0, 1), (FAULT, None)), False: steps((0, 1))}
 
 def _lose_card(scene: Scene, instance: str, gpu: str) -> None:
     """XID 79: the card falls off the bus; only that it is gone stays on the page."""
-    own = {"gpu": gpu, "uuid": f"{instance.partition(':')[0]}-GPU-{gpu}"}
-    scene.drop(instance, since=FAULT, **own)
-    scene.drop(instance, m.GPU_UP, **own)
-    scene.gauge(m.GPU_UP, GONE, instance, **own)
-    scene.gauge(m.GPU_XID_LAST, steps((0, None), (FAULT, FAULT)), instance, **own, xid="79")
+    uuid = f"{instance.partition(':')[0]}-GPU-{gpu}"
+    scene.drop(instance, since=FAULT, uuid=uuid)
+    scene.drop(instance, m.GPU_UP, uuid=uuid)
+    scene.gauge(m.GPU_UP, GONE, instance, gpu=gpu, uuid=uuid)
+    scene.gauge(m.GPU_XID_LAST, steps((0, None), (FAULT, FAULT)), instance, gpu=gpu, uuid=uuid, xid="79")
     scene.replace(instance, m.NODE_GPUS_VISIBLE, steps((0, 2), (FAULT, 1)))
 
 
