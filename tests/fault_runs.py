@@ -48,6 +48,7 @@ class Row:
     alerts: dict[str, float] = field(default_factory=dict)
     unexpected: frozenset[str] = frozenset()
     undoing: float | None = None
+    returned: float | None = None
     undone: float | None = None
     troubles: list[str] = field(default_factory=list)
     alerts_watched: bool = True
@@ -88,8 +89,8 @@ class Loaded:
             self._on = True
 
     def off(self) -> None:
-        self._stack.close()
         self._on = False
+        self._stack.close()
 
 
 def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised_seconds: float = RAISED_SECONDS) -> Row:
@@ -100,15 +101,13 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     load.on()
     started = time.monotonic()
     if not watch.wait(lambda: _is_calm(watch, fault, started), CALM_SECONDS):
-        last = watch.looks[-1]
-        row.troubles.append(
-            f"not calm before: {', '.join([*sorted(last.firing - OF_HOURS), *sorted(set(last.failing) & set(fault.raises.checks))])}"
-        )
+        noise = [*(last.firing - OF_HOURS), *(set(last.failing) & set(fault.raises.checks))] if (last := watch.last) else ["no page"]
+        row.troubles.append(f"not calm before: {', '.join(sorted(noise))}")
     before = watch.pages(started)
-    noisy = watch.looks[-1].firing if watch.looks else frozenset()
+    noisy = watch.last.firing if watch.last else frozenset()
     began = time.monotonic()
     if fault.restarts or fault.brings_load:
-        load.off()
+        _try(row, "the load did not end", load.off)
     if _try(row, "could not be put on", lambda: faults.apply(deployment, fault, progress_of(fault.name, []))):
         if fault.restarts and not fault.brings_load:
             load.on()
@@ -122,9 +121,10 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
         watch.wait(lambda: False, LINGER_SECONDS)
         _note(row, deployment, watch, before, began, in_force)
     if fault.restarts or fault.brings_load:
-        load.off()
+        _try(row, "the load did not end", load.off)
     row.undoing = time.monotonic()
     _try(row, "could not be undone", lambda: faults.undo(deployment, progress_of(f"undoing {fault.name}", [])))
+    row.returned = time.monotonic()
     fired = {name for look in watch.looks if look.time >= began for name in look.firing} - noisy
     tolerated = OF_ANY_FAULT | set(fault.raises.tolerated) | (OF_RESTARTS if fault.restarts else set())
     row.unexpected = frozenset(fired - set(fault.raises.alerts) - tolerated)
@@ -148,14 +148,14 @@ def settle(row: Row, watch: Watch, seconds: float = 0.0) -> None:
     """Notes when lines and alerts of the fault were gone, waiting up to `seconds` for it."""
 
     def gone() -> float | None:
-        if row.undoing is None:
+        if row.undoing is None or row.returned is None:
             return None
         traces = (set(row.alerts) | set(row.unexpected)) - OF_HOURS
         return next(
             (
                 look.time - row.undoing
                 for look in watch.looks
-                if look.time > row.undoing and not look.firing & traces and not set(look.failing) & set(row.fault.raises.checks)
+                if look.time > row.returned and not look.firing & traces and not set(look.failing) & set(row.fault.raises.checks)
             ),
             None,
         )
@@ -165,10 +165,10 @@ def settle(row: Row, watch: Watch, seconds: float = 0.0) -> None:
 
 
 def _is_calm(watch: Watch, fault: Fault, since: float) -> bool:
-    looks = watch.looks
-    if watch.pages(since) is None or not looks:
+    last = watch.last
+    if watch.pages(since) is None or last is None:
         return False
-    return not looks[-1].firing - OF_HOURS and not set(looks[-1].failing) & set(fault.raises.checks)
+    return not last.firing - OF_HOURS and not set(last.failing) & set(fault.raises.checks)
 
 
 def _note(

@@ -65,6 +65,12 @@ class Watch:
         with self._changed:
             return list(self._looks)
 
+    @property
+    def last(self) -> Look | None:
+        """The newest look, None before the first."""
+        with self._changed:
+            return self._looks[-1] if self._looks else None
+
     def pages(self, since: float = 0.0) -> tuple[signs.Page, signs.Page] | None:
         """The newest page and one from RATE_SECONDS before, both younger than `since`; None while there are none."""
         with self._changed:
