@@ -67,6 +67,18 @@ def shipped_rules(*files: str) -> tuple[Rule, ...]:
     return in_order([rule for path in shipped.rule_files() if not files or path.stem in files for rule in load(path).rules])
 
 
+@functools.cache
+def rules_for(alerts: frozenset[str]) -> tuple[Rule, ...]:
+    """The shipped rules of these alerts and what they read, at any remove."""
+    everything, wanted = shipped_rules(), set(alerts)
+    while True:
+        kept = tuple(rule for rule in everything if rule.name in wanted)
+        read = set().union(*(_read(rule.expr) for rule in kept)) if kept else set()
+        if read <= wanted:
+            return kept
+        wanted |= read
+
+
 def in_order(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Recordings behind what they read, alerts last."""
     waiting = [rule for rule in rules if not rule.alert]
