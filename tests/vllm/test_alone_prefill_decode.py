@@ -146,7 +146,7 @@ def test_what_decode_makes_of_the_transferred_cache_is_what_prefill_alone_would_
     assert routed["choices"][0]["text"] == direct["choices"][0]["text"] != ""  # type: ignore[index]  # as OpenAI's API has it
 
 
-@pytest.mark.parametrize("name", ["decode-direct", "kv-transfer-broken"])
+@pytest.mark.parametrize("name", ["prefill-direct", "kv-transfer-broken"])  # neighbours by different checks: lines stay for a minute
 def test_a_fault_between_the_two_moves_its_series_is_named_and_undone(pd: Deployment, name: str) -> None:
     load = Loaded(pd, SATURATING_CLIENTS)
     with watching(pd) as watch:
