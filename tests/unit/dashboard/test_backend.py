@@ -1,118 +1,160 @@
-"""History and alerts of one process, put together: what the page scrapes and further targets reach the API; targets are read anew."""
+"""History and alerts of `poise up`, opened together: what a scrape becomes, what is asked, what goes wrong at the start."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from poise.alerts.settings import AlertSettings
+from poise.dashboard.app import create_app
 from poise.dashboard.backend import Backend
-from poise.history.promql.engine import InstantVector, Matrix
+from poise.dashboard.live import Live
+from poise.exporter.settings import SettingsError
+from poise.history.promql.labels import labels
 from poise.history.scrape import Scrape
 from poise.history.settings import HistorySettings
-from poise.history.store.store import Store
-from poise.history.targets import Target, parse_target, targets
-from poise.history.text_format import Metadata, series
-from starlette.testclient import TestClient
+from poise.history.targets import Target
+from poise.history.text_format import series
+from prometheus_client import generate_latest
+from prometheus_client.registry import CollectorRegistry
 
-LOCAL = parse_target("here=http://10.0.0.1:9747")
-PATIENCE = 20.0
-
-
-async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n")
-    await writer.drain()
-    writer.close()
+RULES = "groups: [{name: g, rules: [{alert: Hot, expr: temperature > 80, for: 0s, labels: {severity: warning}, annotations: {summary: 'GPU {{ $labels.gpu }}'}}]}]"
+LOCAL = Target("node:9747", "http://127.0.0.1:9747/metrics", labels({"job": "poise", "instance": "node:9747"}))
+START = 1_800_000_000.0
 
 
-def run(path: Path, scenario: Callable[[Backend], Awaitable[None]], *found: Target) -> None:
+class Opened:
+    """A backend with rules of its own, its clock, and an application over it."""
+
+    def __init__(self, folder: Path, path: Path | None, *, mode: str = "builtin", rules: str = RULES) -> None:
+        self.now = START
+        self.rules = folder / "own.yml"
+        self.rules.write_text(rules)
+        self.settings = AlertSettings(mode=mode, rules=(str(self.rules),))
+        self.backend = Backend(
+            HistorySettings(),
+            self.settings,
+            local=LOCAL,
+            path=path,
+            page="http://page:9748",
+            wall_clock=lambda: self.now,
+            clock=lambda: self.now - START,
+        )
+
+    def scrape(self, value: float) -> None:
+        self.backend.take(Scrape(self.now, 0.01, {series("temperature", {"gpu": "0"}): value}))
+        assert self.backend._pending is not None
+        self.backend._pending.result(30)
+
+    def client(self) -> TestClient:
+        async def nothing(url: str, *, timeout: float, limit: int, accept: str = "*/*") -> bytes:
+            raise AssertionError(url)
+
+        live = Live("http://127.0.0.1:9747", fetch=nothing, wall_clock=lambda: self.now, clock=lambda: self.now)
+        return TestClient(create_app(live, routers=self.backend.routers()))
+
+    def evaluate(self) -> None:
+        assert self.backend.evaluator is not None
+        self.backend.evaluator.run_due()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path, tmp_path / "history.db")
+    yield made
+    asyncio.run(made.backend.querier.close())
+    made.backend.close()
+
+
+def test_a_scrape_is_kept_judged_and_asked_for(opened: Opened) -> None:
+    for _ in range(8):
+        opened.now += 5
+        opened.scrape(90.0)
+        opened.evaluate()
+    client = opened.client()
+    found = client.get("/api/v1/query", params={"query": "temperature"}).json()["data"]["result"]
+    assert [(one["metric"]["instance"], one["value"][1]) for one in found] == [("node:9747", "90")]
+    alerts = client.get("/api/v1/alerts").json()["data"]["alerts"]
+    assert ("Hot", "firing", "GPU 0") in [(one["labels"]["alertname"], one["state"], one["annotations"].get("summary")) for one in alerts]
+    explained = client.get("/api/poise/v1/alerts/explain/Hot", params={"gpu": "0"}).json()
+    assert (explained["rules"][0]["state"], explained["rules"][0]["clause"]["rows"][0]["value"]) == ("firing", 90.0)
+    assert client.get("/api/poise/v1/alerts/explain/Hot", params={"time": "soon"}).status_code == 400
+    changes = client.get("/api/poise/v1/alerts/history", params={"name": "Hot"}).json()["changes"]
+    assert [change["after"] for change in changes][-1] == "firing"
+    assert client.get("/api/poise/v1/alerts/history", params={"start": "x"}).status_code == 400
+    (target,) = client.get("/api/v1/targets").json()["data"]["activeTargets"]
+    assert (target["labels"]["instance"], target["health"]) == ("node:9747", "up")
+
+
+def test_how_all_of_it_does_is_on_the_page_of_the_process(opened: Opened) -> None:
+    opened.now += 30
+    opened.scrape(90.0)
+    opened.evaluate()
+    registry = CollectorRegistry()
+    opened.backend.register(registry)
+    page = generate_latest(registry).decode()
+    assert 'poise_history_scrapes_total{instance="node:9747",job="poise",result="success"} 1.0' in page
+    assert "poise_evaluator_rule_evaluations_total" in page
+    assert 'poise_evaluator_alerts{state="firing"}' in page
+    assert 'poise_evaluator_rules_lacking{lack="input_missing"}' in page
+    assert "poise_notifier_alerts_waiting" in page
+
+
+def test_a_second_process_keeps_its_history_in_memory_and_says_so(opened: Opened, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    second = Opened(tmp_path, tmp_path / "history.db")
+    second.scrape(50.0)
+    second.backend.close()
+    assert "in use by process" in caplog.text
+    assert "kept in memory only" in caplog.text
+
+
+def test_rules_that_cannot_be_read_are_refused_at_the_start_and_files_are_given_free(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no `expr`"):
+        Opened(tmp_path, tmp_path / "history.db", rules="groups: [{name: g, rules: [{alert: Hot}]}]")
+    with pytest.raises(SettingsError, match=r"own\.yml"):
+        Opened(tmp_path, tmp_path / "history.db", rules="groups: 3")
+    made = Opened(tmp_path, tmp_path / "history.db")
+    made.backend.close()
+
+
+def test_a_reload_takes_new_rules_and_keeps_the_old_ones_when_they_are_wrong(opened: Opened) -> None:
+    opened.rules.write_text(RULES.replace("Hot", "Warm"))
+    assert opened.backend.reload(HistorySettings(), opened.settings) == ""
+    assert opened.client().get("/api/poise/v1/alerts/explain/Warm").status_code == 200
+    opened.rules.write_text("groups: 3")
+    assert "own.yml" in opened.backend.reload(HistorySettings(), opened.settings)
+    assert opened.client().get("/api/poise/v1/alerts/explain/Warm").status_code == 200
+
+
+def test_without_an_evaluator_the_history_is_kept_all_the_same(tmp_path: Path) -> None:
+    made = Opened(tmp_path, None, mode="external")
+    made.scrape(50.0)
+    assert made.backend.evaluator is None
+    assert made.client().get("/api/v1/rules").json()["data"]["groups"] == []
+    assert made.client().get("/api/poise/v1/alerts/history").json()["changes"] == []
+    made.backend.close()
+
+
+def test_it_runs_and_ends_at_once_when_it_is_cancelled(opened: Opened) -> None:
     async def main() -> None:
-        backend = Backend(HistorySettings(targets=found), AlertSettings(mode="off"), local=LOCAL, path=path, page="http://here:9748")
-        running = asyncio.create_task(backend.run())
-        await asyncio.sleep(0)
-        try:
-            await scenario(backend)
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
+        task = asyncio.create_task(opened.backend.run())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
 
     asyncio.run(main())
 
 
-async def until(backend: Backend, query: str, wanted: set[str]) -> None:
-    """Until the instances of a query's result are these."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = (await backend.querier.instant(query, time.time())).data
-            assert isinstance(found, InstantVector)
-            if {dict(sample.labels).get("instance", "") for sample in found.samples} == wanted:
-                return
-            await asyncio.sleep(0.02)  # until scrapes have come
-
-
-def test_what_the_page_scrapes_is_kept_with_its_metadata_and_shown_as_a_target(tmp_path: Path) -> None:
-    scrape = Scrape(time.time(), 0.1, {series("a", {"gpu": "0"}): 1.0}, metadata={"a": Metadata("gauge", "What a is.")})
-
-    async def scenario(backend: Backend) -> None:
-        backend.take(scrape)
-        await until(backend, 'a{job="poise"}', {"here"})
-        assert (await backend.querier.metadata()).data == {"a": (Metadata("gauge", "What a is."),)}
-        app = FastAPI()
-        for router in backend.routers():
-            app.include_router(router)
-        (target,) = TestClient(app).get("/api/v1/targets").json()["data"]["activeTargets"]
-        assert (target["labels"], target["health"]) == ({"instance": "here", "job": "poise"}, "up")
-
-    run(tmp_path / "h.db", scenario)
-    kept = Store(tmp_path / "h.db")
-    assert "a" in kept.names()
-    kept.close()
-
-
-def test_scrapes_that_come_nearly_evenly_are_kept_evenly(tmp_path: Path) -> None:
-    start = time.time() - 100
-
-    async def scenario(backend: Backend) -> None:
-        for number, late in enumerate((0.0, 0.004, 0.009, 0.002, 1.5, 1.503)):
-            backend.take(Scrape(start + 5 * number + late, 0.1, {series("a", {}): 1.0}))
-            await asyncio.wrap_future(backend._pending)  # type: ignore[arg-type]  # just taken
-        found = (await backend.querier.instant("a[5m]", time.time())).data
-        assert isinstance(found, Matrix)
-        assert np.diff(found.series[0].times).tolist() == pytest.approx([5000, 5000, 5000, 6500, 5000], abs=1)
-
-    run(tmp_path / "h.db", scenario)
-
-
-def test_targets_are_read_anew(tmp_path: Path) -> None:
-    async def scenario(backend: Backend) -> None:
-        server = await asyncio.start_server(answering, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-
-        def named(*names: str) -> tuple[Target, ...]:
-            return targets([{"name": name, "url": f"http://127.0.0.1:{port}", "interval": "100ms"} for name in names])
-
-        assert backend.reload(HistorySettings(targets=named("n1", "n2")), AlertSettings(mode="off")) == ""
-        await until(backend, "a", {"n1", "n2"})
-        backend.reload(HistorySettings(targets=named("n2")), AlertSettings(mode="off"))
-        await until(backend, "a", {"n2"})
-        assert [status.target.name for status in backend.status()] == ["here", "n2"]
-        server.close()
-
-    run(tmp_path / "h.db", scenario)
-
-
-def test_a_history_that_cannot_be_used_is_said_and_kept_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-
-    async def scenario(backend: Backend) -> None:
-        backend.take(Scrape(time.time(), 0.1, {series("a", {}): 1.0}))
-        await until(backend, "a", {"here"})
-
-    run(tmp_path / "file" / "h.db", scenario)
-    assert "the history of this process is kept in memory only" in caplog.text
+def test_numbers_that_json_does_not_have_are_texts(tmp_path: Path) -> None:
+    made = Opened(tmp_path, None, rules="groups: [{name: g, rules: [{alert: Odd, expr: 'temperature == Inf'}]}]")
+    made.scrape(float("inf"))
+    text = made.client().get("/api/poise/v1/alerts/explain/Odd").text
+    assert '"+Inf"' in text
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    made.backend.close()
