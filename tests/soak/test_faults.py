@@ -34,6 +34,8 @@ LEAST_SECONDS, MOST_SECONDS = 30.0, 120.0
 #: For the traces of the last fault of a shape.
 LAST_SECONDS = 90.0
 
+SHAPES = ("tp", "pd")
+
 pytestmark = pytest.mark.soak
 
 
@@ -67,12 +69,12 @@ def rows() -> Iterator[list[Row]]:
         fault_table.write(PAGE, fault_table.table(sorted(found, key=lambda row: order[row.fault.name]), where))
 
 
-@pytest.mark.parametrize("shape", ["tp", "pd"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_fault_is_seen_named_alerted_and_undone(shape: str, rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> None:
     chosen = wanted(shape)
     if not chosen:
         pytest.skip("no fault of this shape was asked for")
-    share = BUDGET_SECONDS * len(chosen) / len(wanted("tp") + wanted("pd"))
+    share = BUDGET_SECONDS * len(chosen) / sum(len(wanted(each)) for each in SHAPES)
     mine: list[Row] = []
     began = time.monotonic()
     with ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from poise.testbed.faults.signs import Seen
 
 from tests import fault_table
 from tests.fault_runs import Row
+from tests.soak.test_faults import SHAPES, wanted
+from tests.unit.testbed.test_plan import PLAN, SPLIT
 
 
 def test_a_row_says_what_came_and_in_bold_what_did_not() -> None:
@@ -51,6 +54,14 @@ def test_the_table_stands_between_its_markers_and_the_rest_of_the_page_stays() -
     assert fault_table.with_table(changed, ["new"]) == changed
     with pytest.raises(ValueError, match="no place for the table"):
         fault_table.with_table("before", [])
+
+
+def test_the_long_run_has_every_fault_once_on_a_shape_that_can_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_FAULTS", raising=False)
+    ran = {shape: wanted(shape) for shape in SHAPES}
+    assert sorted(fault.name for chosen in ran.values() for fault in chosen) == sorted(fault.name for fault in faults.FAULTS)
+    for shape, plan in (("tp", replace(PLAN, healthy=PLAN.engines[:1])), ("pd", SPLIT)):
+        assert [fault.name for fault in ran[shape] if fault.refusal(plan)] == []
 
 
 def test_the_page_of_the_testbed_has_a_place_for_the_table() -> None:
