@@ -123,6 +123,8 @@ class ContractPage:
         work = {"model": "qwen", "dp_rank": "0"}
         self.counter(m.ENGINE_PROMPT_TOKENS, tokens, **labels, **work)
         self.counter(m.ENGINE_GENERATION_TOKENS, 0, **labels, **work)
+        self.gauge(m.ENGINE_REQUESTS_RUNNING, 4 if tokens else 0, **labels, **work)
+        self.gauge(m.ENGINE_REQUESTS_WAITING, 0, **labels, **work)
 
     def sees(self, engine: str, index: int, use: str, *, tp_rank: str = "", deployment: str = "") -> None:
         """A card that the engine can see, in place of what it was to the engine before."""
