@@ -97,7 +97,7 @@ def _stats(found: Statistics, configured: HistorySettings, *, as_json: bool) -> 
         print(f"times      {moments.written(found.oldest)} to {moments.written(found.newest)} ({span})")
     for target in found.targets:
         newest = "older than an hour" if target.newest is None else f"newest {moments.written(target.newest)}"
-        name = f"{target.job}/{target.instance}".strip("/") or "no target (recorded by rules)"
+        name = f"{target.job}/{target.instance}" if target.job else " of ".join(filter(None, ("rules", target.instance)))
         print(f"target     {name}: {target.series:,} series, {target.samples:,} samples, {newest}")
 
 

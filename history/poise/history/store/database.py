@@ -88,7 +88,8 @@ class Writer:
 
     def forget_chunks(self, before: int) -> int:
         """Chunks that end before a time; how many. What is left without any is forgotten by `forget_series`."""
-        return int(self._connection.execute(delete(_chunk).where(_chunk.c.end < before)).rowcount)
+        old = _chunk.c.shelved.in_((False, True)) & (_chunk.c.end < before)  # both, named: the index begins with it
+        return int(self._connection.execute(delete(_chunk).where(old)).rowcount)
 
     def series_in_chunks(self) -> set[int]:
         """The numbers of all series that have chunks."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from poise.history.promql.labels import Labels, labels
-from poise.history.store.chunks import HEAD_BYTES, chunk_samples
+from poise.history.store.chunks import HEAD_BYTES, HOUR, chunk_samples
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
 from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import DatabaseError
@@ -66,9 +66,16 @@ class Reader:
 
     def edges(self, *, shelved: bool) -> tuple[int, int] | None:
         """Earliest start and latest end of the chunks that are (not) shelved; None when there are none."""
+        here = _chunk.c.shelved.is_(shelved)
         with self._reading() as connection:
-            row = connection.execute(select(func.min(_chunk.c.start), func.max(_chunk.c.end)).where(_chunk.c.shelved.is_(shelved))).one()
-        return None if row[0] is None else (int(row[0]), int(row[1]))
+            first = connection.execute(select(_chunk.c.end).where(here).order_by(_chunk.c.end).limit(1)).scalar()
+            if first is None:
+                return None
+            # No chunk reaches over an hour, so the earliest start lies in the hour of the earliest end. Asked like this it takes a look at one hour.
+            oldest = here & (_chunk.c.end < (first // HOUR + 1) * HOUR)
+            start = connection.execute(select(func.min(_chunk.c.start)).where(oldest)).scalar_one()
+            end = connection.execute(select(_chunk.c.end).where(here).order_by(_chunk.c.end.desc()).limit(1)).scalar_one()
+        return int(start), int(end)
 
     def present(self, series: Sequence[int], start: int, end: int) -> set[int]:
         """Which of some series have chunks that reach into start … end."""
