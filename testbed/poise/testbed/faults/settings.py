@@ -50,6 +50,7 @@ FAULTS = (
             series=(Sign("poise_engine_gpus_used", "falls", to=1), Sign("poise_gpu_busy_seconds_total", "slows", (("gpu", "1"),))),
             checks=("parallel_size",),
             alerts=("EngineSaturatedAndIdle", "EngineGPUsUnused"),
+            tolerated=("EngineImbalanceHigh",),
         ),
         apply=_one_card,
         restarts=True,
