@@ -40,8 +40,13 @@ alerting:
 | - | - |
 | `instance` `engine` `deployment` `role` | alerts about an engine |
 | `instance` `gpu` `uuid` | alerts about a card; alerts about a card of an engine carry both sets |
-| `node` `simulated` | all of these: the host's name, and whether its cards are simulated |
-| `severity` `component` | all; severity is `critical`, `warning`, `info` or `none`, component `engine`, `gpu`, `imbalance`, `interconnect` or `meta` |
+| `instance` `router` `deployment` | alerts about a router |
+| `deployment` `role` | alerts about a pool: the engines of one deployment and role, which may be on several nodes |
+| `deployment` | alerts about a deployment |
+| `node` | all with an `instance`: the host's name |
+| `simulated` | all of these: whether the cards are simulated; "false" as soon as one node of a deployment is real |
+| `severity` | all: `critical`, `warning`, `info` or `none` |
+| `component` | all: `engine`, `gpu`, `imbalance`, `interconnect`, `meta`, `pd`, `replica`, `router` or `slo` |
 
 Annotations: `summary`, `description` (with the numbers), `action`, `runbook_url`, `dashboard_url`. The links point to the dashboard at
 `{DEFAULT_BASE}`, which is where `poise up` listens on the node. For links that open elsewhere, write the rules with
@@ -51,8 +56,8 @@ Annotations: `summary`, `description` (with the numbers), `action`, `runbook_url
 
 `alerts/poise/alerts/alertmanager/alertmanager.yml` is a working configuration (Alertmanager 0.25 and newer): it groups by instance and
 deployment, sends critical alerts to the receiver `page`, others to `ticket`, everything with `simulated="true"` to `simulated`, and the
-Watchdog to `deadman`. Its receivers are webhooks on localhost: put your own in their place. GPULost mutes dead links, missing ranks and
-imbalance of its node; EngineDown and EngineRankMissing mute what follows from them on the same engine.
+Watchdog to `deadman`; what follows from another alert is muted, so that one cause sends one loud alert. Its receivers are webhooks on
+localhost. [notifications.md](notifications.md) has examples for Slack, e-mail, PagerDuty, WeCom, DingTalk and Feishu, and what mutes what.
 
 ## Rules that a lost scrape does not disturb
 
