@@ -24,6 +24,8 @@ from poise.exporter.metrics import Kind, Metric
 from poise.history.promql.labels import labels as label_set
 from poise.history.promql.series import STALE, StoredSeries
 
+from tests.promtool_notation import notation, written
+
 #: A value, or a function of seconds that gives one, or None where the series is not on the page.
 Over = float | Callable[[float], float | None]
 
@@ -150,7 +152,7 @@ class Scene:
 
     def input_series(self) -> list[dict[str, str]]:
         """For promtool, in its notation: constant stretches and steady growth are written short."""
-        return [{"series": _written(line.labels), "values": _notation(self._scraped(line))} for line in self._lines]
+        return [{"series": written(line.labels), "values": notation(self._scraped(line))} for line in self._lines]
 
     def _scraped(self, line: _Line) -> list[float | None]:
         """What the store gets at each scrape: a value, STALE where the series has just gone, None where there is nothing."""
@@ -373,43 +375,3 @@ def _times(value: Over, factor: float) -> Over:
         return None if now is None else now * factor
 
     return scaled
-
-
-# ------------------------------------------------------------------------------------------------------- promtool's notation
-def _written(labels: dict[str, str]) -> str:
-    pairs = ",".join(f'{name}="{value}"' for name, value in labels.items() if name != "__name__")
-    return f"{labels['__name__']}{{{pairs}}}"
-
-
-def _notation(values: Sequence[float | None]) -> str:
-    """`1x21 stale 0+7.5x80`: values, stretches of steady growth, `stale` and `_`."""
-    words: list[str] = []
-    index = 0
-    while index < len(values):
-        value = values[index]
-        if value is None or value is STALE:
-            word = "_" if value is None else "stale"
-            run = _run(values, index, lambda other, first=value: other is first)  # type: ignore[misc]  # a default that binds
-            words.append(word if run == 1 else f"_x{run}" if value is None else " ".join(["stale"] * run))
-            index += run
-            continue
-        run, gain = 1, 0.0
-        following = values[index + 1] if index + 1 < len(values) else None
-        if following is not None and following is not STALE:
-            gain = following - value
-            while index + run < len(values) and _continues(values[index + run], value + gain * run):
-                run += 1
-        words.append(f"{value:.15g}" if run == 1 else f"{value:.15g}x{run - 1}" if gain == 0 else f"{value:.15g}{gain:+.15g}x{run - 1}")
-        index += run
-    return " ".join(words)
-
-
-def _continues(value: float | None, expected: float) -> bool:
-    return value is not None and value is not STALE and abs(value - expected) <= 1e-9 * max(1.0, abs(expected))
-
-
-def _run(values: Sequence[float | None], start: int, holds: Callable[[float | None], bool]) -> int:
-    end = start
-    while end < len(values) and holds(values[end]):
-        end += 1
-    return end - start
