@@ -14,7 +14,7 @@ from typing import Any
 
 from poise.dashboard.api_prometheus.sources import ActiveAlert, AlertingRule, Rule, RuleGroup
 from poise.history.durations import format_duration
-from poise.history.promql.engine import InstantVector, Matrix, Result, ScalarValue, StringValue
+from poise.history.promql.engine import InstantVector, Matrix, Result, Samples, ScalarValue, StringValue
 from poise.history.promql.labels import Labels
 from poise.history.querier.door import Answer
 from poise.history.scraping import TargetStatus
@@ -42,13 +42,13 @@ def text(value: Any) -> str:
 
 def number(value: float) -> str:
     """A sample's value."""
+    written = repr(value)
+    if "e" not in written and "n" not in written:  # the usual, first: an answer has thousands
+        return written.removesuffix(".0")
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    written = repr(value)
-    if "e" not in written:
-        return written.removesuffix(".0")
     return written if value and (abs(value) < 1e-6 or abs(value) >= 1e21) else format(Decimal(written), "f")
 
 
@@ -65,10 +65,8 @@ def result(found: Result, limit: int) -> tuple[str, bool]:
             rows = [f'{{"metric":{_labels(one.labels)},"value":{_point(found.at, one.value)}}}' for one in _cut(found.samples, limit)]
             return _typed("vector", rows), 0 < limit < len(found.samples)
         case Matrix():
-            rows = [
-                f'{{"metric":{_labels(one.labels)},"values":[{",".join(map(_point, one.times.tolist(), one.values.tolist()))}]}}'
-                for one in _cut(found.series, limit)
-            ]
+            stamps: dict[int, str] = {}  # the series of a range query have the same times
+            rows = [f'{{"metric":{_labels(one.labels)},"values":[{_points(one, stamps)}]}}' for one in _cut(found.series, limit)]
             return _typed("matrix", rows), 0 < limit < len(found.series)
         case ScalarValue():
             return f'{{"resultType":"scalar","result":{_point(found.at, found.value)}}}', False
@@ -87,6 +85,16 @@ def _cut(rows: Sequence[Any], limit: int) -> Sequence[Any]:
 
 def _typed(kind: str, rows: Iterable[str]) -> str:
     return f'{{"resultType":"{kind}","result":[{",".join(rows)}]}}'
+
+
+def _points(one: Samples, stamps: dict[int, str]) -> str:
+    written = []
+    for at, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+        stamp = stamps.get(at)
+        if stamp is None:
+            stamp = stamps[at] = seconds(at)
+        written.append(f'[{stamp},"{number(value)}"]')
+    return ",".join(written)
 
 
 def _point(at: int, value: float) -> str:

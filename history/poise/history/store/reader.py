@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from poise.history.promql.labels import Labels, labels
 from poise.history.store.chunks import HEAD_BYTES, HOUR, chunk_samples
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, func, select, text
 from sqlalchemy.exc import DatabaseError
 
 #: Series that one statement names; SQLite takes 32,766 parameters.
@@ -23,6 +23,15 @@ _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] f
 
 class ReadFailed(Exception):
     """The disk does not give what is on it; the message says why."""
+
+
+def _reaching(start: int, end: int) -> tuple[ColumnElement[bool], ...]:
+    """Conditions on chunks that reach into start … end. None reaches over an hour, so those that begin earlier than its hour need no look.
+
+    Written so that SQLite finds them by series and start: by `end`, which it takes for better, it would go through those of all series.
+    """
+    hour = start // HOUR * HOUR
+    return (_chunk.c.shelved.is_(False), _chunk.c.start >= hour, _chunk.c.start <= end, _chunk.c.end + 0 >= start)
 
 
 class Reader:
@@ -57,7 +66,7 @@ class Reader:
                 wanted = (
                     select(_chunk.c.series, _chunk.c.data)
                     .where(_chunk.c.series.in_(series[first : first + BATCH]))
-                    .where(_chunk.c.shelved.is_(False), _chunk.c.end >= start, _chunk.c.start <= end)
+                    .where(*_reaching(start, end))
                     .order_by(_chunk.c.series, _chunk.c.start)
                 )
                 for row in connection.execute(wanted):
@@ -86,7 +95,7 @@ class Reader:
                     select(_chunk.c.series)
                     .distinct()
                     .where(_chunk.c.series.in_(series[first : first + BATCH]))
-                    .where(_chunk.c.shelved.is_(False), _chunk.c.end >= start, _chunk.c.start <= end)
+                    .where(*_reaching(start, end))
                 )
                 found.update(int(row[0]) for row in connection.execute(wanted))
         return found

@@ -355,6 +355,26 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(world: World) -> None:
     assert world.samples("x") == put + more
 
 
+def test_chunks_are_found_by_their_series_not_among_those_of_all(world: World) -> None:
+    run_hours(world, 3)
+    assert world.store._database is not None
+    engine, asked = world.store._database._engine, []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def remember(connection: object, cursor: object, statement: str, parameters: object, *more: object) -> None:
+        if "FROM chunk" in statement:
+            asked.append((statement, parameters))
+
+    world.samples("x")
+    world.store.series(EVERYTHING, 0, round(START + 1800) * 1000)
+    event.remove(engine, "before_cursor_execute", remember)
+    assert len(asked) == 2
+    for statement, parameters in asked:
+        with engine.connect() as connection:
+            (step,) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+        assert "(series=? AND start>? AND start<?)" in step[3]
+
+
 def test_hours_are_what_chunks_hold(world: World) -> None:
     run_hours(world, 3)
     assert world.store._database is not None
