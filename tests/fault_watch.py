@@ -26,6 +26,8 @@ LOOK_SECONDS = 1.0
 RATE_SECONDS = 6.0
 #: Pages are kept for so long, what failed and fired for ever.
 PAGES_SECONDS = 60.0
+#: Alerts that are for people: not the Watchdog, nor sources of inhibition.
+FIRING = 'ALERTS{alertstate="firing",severity!="none"}'
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class Watch:
         ports = tuple(f":{engine.port}" for engine in self._deployment.plan.engines)
         lines = [line for line in json.loads(read(f"{exporter}/checks"))["checks"] if line["status"] == "fail"]
         failing = {line["check"]: line["line"] for line in lines if not line["engine"] or line["engine"].endswith(ports)}
-        firing = {labels["alertname"] for labels, _ in self._alerts.query('ALERTS{alertstate="firing"}')} if self._alerts else set()
-        return page, Look(page.time, failing, frozenset(firing - {"Watchdog"}))
+        firing = {labels["alertname"] for labels, _ in self._alerts.query(FIRING)} if self._alerts else set()
+        return page, Look(page.time, failing, frozenset(firing))
 
 
 @contextlib.contextmanager
