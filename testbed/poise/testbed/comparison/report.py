@@ -195,7 +195,8 @@ def _milliseconds(row: Row, name: str, share: str) -> str:
     if found is None:
         return UNKNOWN
     milliseconds = found.mean * 1000
-    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.1f} ms"
+    digits = 0 if milliseconds >= 100 else 1 if milliseconds >= 1 else 3
+    return f"{milliseconds:.{digits}f} ms"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -85,7 +85,7 @@ def driven(deployment: Deployment, name: str, told: Told, say: Callable[[str], N
 
 def test_a_run_is_carried_out_and_saved(deployed: Prepare) -> None:
     told, deployment = Told(), deployed()
-    outcome = driven(deployment, "chat", told)
+    outcome = driven(deployment, "chat", told, requests=64)
     content = run.read(outcome.path)
     step = content["steps"][0]
     assert outcome.path.parent == deployment.layout.runs
@@ -101,7 +101,7 @@ def test_a_run_is_carried_out_and_saved(deployed: Prepare) -> None:
 def test_a_dead_exporter_costs_what_it_would_have_shown_and_not_the_run(deployed: Prepare) -> None:
     deployment = deployed()
     plan.write(deployment.layout.plan, replace(deployment.plan, exporter_port=1))
-    content = driven(deployment, "chat", Told()).content
+    content = driven(deployment, "chat", Told(), requests=64).content
     assert content["steps"][0]["unobserved"].startswith("the exporter on http://127.0.0.1:1 gave no page")
     assert (content["cards"], content["steps"][0]["client"]["completed"]) == ([], 64)
 
@@ -119,7 +119,7 @@ def test_the_last_words_of_a_client_that_fails_are_said_and_nothing_is_saved(dep
     with pytest.raises(
         TestbedError, match=r"^`vllm bench serve` ended with status 1: AssertionError: Obtained non-positive request rate -1.0\.$"
     ):
-        driven(deployment, "chat", told)
+        driven(deployment, "chat", told, requests=64)
     assert told.steps["chat"].state == "failed"
     assert not deployment.layout.runs.exists()
 
@@ -127,7 +127,7 @@ def test_the_last_words_of_a_client_that_fails_are_said_and_nothing_is_saved(dep
 def test_when_every_request_fails_the_first_error_is_said(deployed: Prepare) -> None:
     deployment = deployed(result="dead.json")
     with pytest.raises(TestbedError, match=r"all 4 requests to http://127\.0\.0\.1:\d+ failed: aiohttp.*Cannot connect to host"):
-        driven(deployment, "chat", Told())
+        driven(deployment, "chat", Told(), requests=64)
     assert not deployment.layout.runs.exists()
 
 

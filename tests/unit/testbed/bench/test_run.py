@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import json
 from dataclasses import replace
@@ -15,7 +16,7 @@ from poise.testbed.bench.run import Step
 from poise.testbed.bench.workload import StepPlan
 from poise.testbed.errors import TestbedError
 
-from tests.unit.testbed.bench.runs import ENGINE, TP, chat_step, document, figures, run_facts
+from tests.unit.testbed.bench.runs import ENGINE, RECORDED, TP, chat_step, document, figures, run_facts
 
 
 def schema() -> dict[str, Any]:
@@ -34,6 +35,14 @@ def test_the_schema_is_one() -> None:
 
 def test_a_run_follows_the_schema() -> None:
     valid(document())
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("run-*.json")), ids=lambda path: path.stem)
+def test_real_runs_follow_it_and_their_hash_is_that_of_what_they_sent(path: Path) -> None:
+    content = run.read(path)
+    valid(content)
+    sent = {key: value for key, value in content["workload"].items() if key != "sha256"}
+    assert content["workload"]["sha256"] == hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()
 
 
 def test_a_run_that_nobody_watched_follows_it_too_and_says_why() -> None:

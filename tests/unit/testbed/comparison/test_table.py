@@ -9,11 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from poise.testbed.bench import profile
+from poise.testbed.bench import run
 from poise.testbed.comparison import command, plot, report, table
 from poise.testbed.errors import TestbedError
 
-from tests.unit.testbed.bench.runs import document
+from tests.unit.testbed.bench.runs import RECORDED, document
 
 Content = dict[str, Any]
 
@@ -38,6 +38,21 @@ def test_a_row_for_each_shape_over_its_repetitions() -> None:
     assert [card.rank for card in tp.cards] == ["TP0", "TP1"]
     assert tp.roles.keys() == {"mixed"}
     assert made.seeds == (1, 2, 3)
+
+
+def test_real_runs_of_single_and_pd_side_by_side() -> None:
+    """Recorded on a machine that was very busy: intervals so wide that nothing can be said, which the verdict says."""
+    names = ("run-single-1.json", "run-single-2.json", "run-pd-1.json", "run-pd-2.json")
+    made = table.compare([run.read(RECORDED / name) for name in names])
+    single, pd = made.rows
+    assert (single.gpus, pd.gpus, made.seeds) == (1, 2, (1, 2))
+    assert pd.verdict is not None
+    assert pd.verdict.words == "no faster than one card: 0.40×, within the spread, 0.20× per GPU"
+    assert [(card.engine, card.role) for card in pd.cards] == [("prefill", "prefill"), ("decode", "decode")]
+    assert {role: round(share or 0, 2) for role, share in pd.roles.items()} == {"prefill": 0.64, "decode": 0.4}
+    assert pd.skew is None
+    assert "0.009 ms" in report.markdown(made), "0 would mean that it was measured as none"
+    assert report.command(made) == "poise testbed compare single pd --profile chat --repeat 2 --requests 16 --warmup 4"
 
 
 def test_without_single_there_is_no_verdict_and_it_is_said() -> None:
@@ -67,7 +82,7 @@ def spoil(*path: str, value: object) -> Callable[[Content], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (spoil("workload", "requests", value=[65]), r"workload requests is \[64\] in one and \[65\] in the other"),
+        (spoil("workload", "requests", value=[65]), r"workload requests is \[192\] in one and \[65\] in the other"),
         (spoil("workload", "prompts", "input_tokens", value=1), "workload prompts is"),
         (
             spoil("workload", "generator_version", value="0.33.0"),
@@ -206,4 +221,3 @@ def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
 def test_no_run_is_no_comparison() -> None:
     with pytest.raises(TestbedError, match="there is no run"):
         table.compare([])
-    assert profile.load("chat", "cpu").stop.requests == 64, "the recorded runs are of this size"
