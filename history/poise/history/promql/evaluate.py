@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from poise.history.promql import aggregations, functions, histogram, operators, windows
+from poise.history.promql import aggregations, functions, histogram, one_step, operators, windows
 from poise.history.promql.compile import RANGE_FUNCTIONS, SET_OPERATORS
 from poise.history.promql.errors import ExecutionError
 from poise.history.promql.labels import Labels, drop_name
@@ -113,6 +114,8 @@ class Evaluator:
         moments = self.grid.times - selector.offset
         found = self._series(selector, lookback)
         self.budget.check_cells(len(found), self.grid.count)
+        if self.grid.count == 1:
+            return self._newest(found, int(moments[0]), timestamps=timestamps)
         rows = []
         for one in found:
             places = np.searchsorted(one.times, moments, side="right") - 1
@@ -124,6 +127,19 @@ class Evaluator:
             rows.append((one.labels, values, present))
         return Vector.of(rows, self.grid.count)
 
+    def _newest(self, found: Sequence[StoredSeries], moment: int, *, timestamps: bool) -> Vector:
+        """`_selected` at a single moment: nothing that was found is later, so that the last sample decides."""
+        lookback = self.settings.lookback
+        named, values = [], []
+        for one in found:
+            if not len(one.times) or stale_flags(one.values[-1:])[0]:
+                continue
+            age = moment - int(one.times[-1])
+            if age <= lookback if self._closed else age < lookback:
+                named.append(one.labels)
+                values.append(int(one.times[-1]) / 1000.0 if timestamps else float(one.values[-1]))
+        return Vector.column(named, values)
+
     def windows(self, node: Range | Subquery) -> list[Window]:
         """Every series of a range with the places of each step's samples."""
         offset = node.selector.offset if isinstance(node, Range) else node.offset
@@ -131,8 +147,10 @@ class Evaluator:
         starts, ends = self._edges(node.window, offset)
         result = []
         for one in series:
-            living = ~stale_flags(one.values)
-            times, values = one.times[living], one.values[living]
+            times, values = one.times, one.values
+            stale = stale_flags(values)
+            if stale.any():
+                times, values = times[~stale], values[~stale]
             first = np.searchsorted(times, starts, side="left" if self._closed else "right")
             result.append(Window(one.labels, times, values, first, np.searchsorted(times, ends, side="right")))
         return result
@@ -167,6 +185,8 @@ class Evaluator:
         """A function over a range."""
         argument = node.arguments[0]
         assert isinstance(argument, Range | Subquery)
+        if self.grid.count == 1 and node.function != "absent_over_time":
+            return self._one_step(node.function, argument)
         found = self.windows(argument)
         if node.function == "absent_over_time":
             nowhere = np.zeros(self.grid.count, dtype=bool)
@@ -189,6 +209,26 @@ class Evaluator:
             own: Labels = window.labels if node.function == "last_over_time" else drop_name(window.labels)
             rows.append((own, values, present))
         return distinct(Vector.of(rows, self.grid.count), together=False)
+
+    def _one_step(self, name: str, argument: Range | Subquery) -> Vector:
+        """A function over a range at a single moment, for which no sample was found that lies outside of the range, but on its far edge."""
+        offset = argument.selector.offset if isinstance(argument, Range) else argument.offset
+        series = self._series(argument.selector, argument.window) if isinstance(argument, Range) else self._subquery(argument)
+        end = self.grid.start - offset
+        start, function = end - argument.window, one_step.FUNCTIONS[name]
+        named, found = [], []
+        for one in series:
+            times, values = one.times, one.values
+            if not self._closed and len(times) and times[0] == start:
+                times, values = times[1:], values[1:]
+            stale = stale_flags(values)
+            if stale.any():
+                times, values = times[~stale], values[~stale]
+            value = function(one_step.Span(times, values, start, end, self._closed)) if len(times) else None
+            if value is not None:
+                named.append(one.labels if name == "last_over_time" else drop_name(one.labels))
+                found.append(value)
+        return distinct(Vector.column(named, found), together=False)
 
     def _call(self, node: Call) -> Vector:
         """A function over instant vectors and numbers."""

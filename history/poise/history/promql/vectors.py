@@ -54,6 +54,11 @@ class Vector:
             return Vector.empty(steps)
         return Vector([row[0] for row in kept], np.stack([row[1] for row in kept]), np.stack([row[2] for row in kept]))
 
+    @staticmethod
+    def column(named: list[Labels], values: Sequence[float]) -> Vector:
+        """At a single step, all rows present."""
+        return Vector(named, np.array(values, dtype=np.float64).reshape(-1, 1), np.ones((len(named), 1), dtype=bool))
+
     def without_absent_rows(self) -> Vector:
         """Without rows that are nowhere present."""
         if not self.labels:

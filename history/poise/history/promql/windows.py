@@ -13,7 +13,7 @@ from poise.history.promql.series import Flags, Floats, Times
 from poise.history.promql.vectors import Window
 
 #: A range is extrapolated to its edge when the first or last sample is nearer to it than so many mean distances, else by half of one.
-_EXTRAPOLATION = 1.1
+EXTRAPOLATION = 1.1
 
 Result = tuple[Floats, Flags]
 
@@ -44,8 +44,9 @@ def _differences(window: Window, counter: bool) -> Floats:
         result: Floats = grown + (_at(upto, window.last - 1) - _at(upto, window.first))
         return result
     # A reset from infinity would spoil all sums behind it.
-    for step in np.flatnonzero(counted(window) > 1):
-        grown[step] += lost[window.first[step] : window.last[step] - 1].sum()
+    with np.errstate(invalid="ignore"):
+        for step in np.flatnonzero(counted(window) > 1):
+            grown[step] += lost[window.first[step] : window.last[step] - 1].sum()
     return grown
 
 
@@ -63,7 +64,7 @@ def _extrapolated(
     with np.errstate(all="ignore"):
         sampled = (last_time - first_time) / 1000.0
         apart = sampled / (samples - 1)
-        threshold = apart * _EXTRAPOLATION
+        threshold = apart * EXTRAPOLATION
         to_start, to_end = (first_time - starts) / 1000.0, (ends - last_time) / 1000.0
         if counter:
             first = _at(window.values, window.first)
