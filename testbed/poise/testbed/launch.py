@@ -85,7 +85,7 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
             # Else the first request of a tensor-parallel server waits 16 s for a C++ compiler.
             "TORCHDYNAMO_DISABLE": "1",
             # `vllm serve` spawns otherwise, and engine core and workers import everything anew (vllm_patch).
-            "VLLM_WORKER_MULTIPROC_METHOD": environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
+            "VLLM_WORKER_MULTIPROC_METHOD": environ.get("VLLM_WORKER_MULTIPROC_METHOD", _method(engine)),
             "VLLM_HOST_IP": LOOPBACK,
             "GLOO_SOCKET_IFNAME": "lo",
             "POISE_TESTBED_BLACKHOLE": str(layout.blackhole(engine.name)),
@@ -108,6 +108,12 @@ def engine_environment(plan: DeploymentPlan, engine: EnginePlan, layout: StateLa
 def _binding(engine: EnginePlan) -> str:
     """VLLM_CPU_OMP_THREADS_BIND: the cores of each rank; a fault may leave the server fewer ranks than it was planned with."""
     return "nobind" if engine.cpu_binding is None else "|".join(engine.cpu_binding.split("|")[: engine.gpus])
+
+
+def _method(engine: EnginePlan) -> str:
+    """How workers are started. OpenMP reads its binding when it is loaded, which a forked worker did in its parent; and a machine with cores to
+    bind ranks to has cores to import on."""
+    return "fork" if engine.cpu_binding is None else "spawn"
 
 
 def router_command(plan: DeploymentPlan, router: RouterPlan) -> list[str]:

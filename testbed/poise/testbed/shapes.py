@@ -192,9 +192,12 @@ def _engine(numbered: Table, where: str, before: Sequence[EngineShape]) -> Engin
         side_channel_port=side_channel,
         pipeline_parallel_size=table.whole("pipeline_parallel_size", 1, MOST_RANKS),
     )
-    if known == "decode" and engine.pipeline_parallel_size > 1:
-        # vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py, 0.32: completions are counted per consumer rank.
-        raise table.error("pipeline_parallel_size has to be 1 for an engine of role decode: vLLM's NIXL connector refuses more")
+    if known != "mixed" and engine.pipeline_parallel_size > 1:
+        # vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py, 0.32: a decode server of several stages is refused, and with a
+        # prefill server of several every transfer fails ("Number of KV layers must match between prefill and decode").
+        raise table.error(
+            f"pipeline_parallel_size has to be 1 for an engine of role {known}: vLLM's NIXL connector moves no KV cache of stages"
+        )
     entries = [] if visible is None else [entry.strip() for entry in visible.split(",")]
     if len(set(entries)) != len(entries) or "" in entries:
         raise table.wrong("cuda_visible_devices", 'different GPUs by number or UUID with commas between, as "0,1"')

@@ -43,7 +43,7 @@ def test_stages_are_asked_for_where_there_are_some() -> None:
 def test_ranks_are_bound_to_the_cores_of_the_plan() -> None:
     assert launch.engine_environment(PLAN, ENGINE, LAYOUT, USER)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     bound = launch.engine_environment(PLAN, replace(ENGINE, cpu_binding="4|5"), LAYOUT, USER)
-    assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "4|5"
+    assert (bound["VLLM_CPU_OMP_THREADS_BIND"], bound["VLLM_WORKER_MULTIPROC_METHOD"]) == ("4|5", "spawn")
     fewer = launch.engine_environment(PLAN, replace(ENGINE, tensor_parallel_size=1, cpu_binding="4,6|5,7"), LAYOUT, USER)
     assert fewer["VLLM_CPU_OMP_THREADS_BIND"] == "4,6", "vLLM refuses a list for more ranks than it has"
 

@@ -146,6 +146,7 @@ def test_what_is_no_file_is_said_and_not_waited_for(tmp_path: Path) -> None:
         ({"engine": [{**ENGINE, "side_channel_port": 5600}]}, "side_channel_port is for engines of role prefill or decode"),
         (split(PREFILL), "come together or not at all"),
         (split(PREFILL, {**DECODE, "pipeline_parallel_size": 2}), "pipeline_parallel_size has to be 1 for an engine of role decode"),
+        (split({**PREFILL, "pipeline_parallel_size": 2}, DECODE), "pipeline_parallel_size has to be 1 for an engine of role prefill"),
         (split({**PREFILL, "kv_connector": "LMCacheConnectorV1"}, DECODE), "has to be NixlConnector"),
         (split(PREFILL, DECODE, router={**ROUTER, "name": "p"}), "two parts have the name 'p'"),
         (split(PREFILL, DECODE, router={**ROUTER, "kind": "nginx"}), r'\[router\]: kind = "nginx" has to be vllm-router'),
