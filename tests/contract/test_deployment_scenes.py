@@ -6,6 +6,7 @@ links have hours of their own (`test_rule_scenes.py`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,17 @@ def hour() -> Scene:
 
 def outcome(scene: Scene, semantics: Semantics = Semantics.PROMETHEUS_3) -> Outcome:
     return evaluate(scene.series(), minutes=scene.minutes, step=STEP, rules=shipped_rules(*FILES), semantics=semantics)
+
+
+@functools.cache
+def told(build: Callable[[Node], None], semantics: Semantics = Semantics.PROMETHEUS_3, *lost: float) -> Outcome:
+    """What comes of a node with four cards and what `build` puts on it, with these scrapes lost."""
+    scene = hour()
+    node = scene.node(cards=4)
+    cards(node)
+    build(node)
+    scene.lose("n1:9747", *lost)
+    return outcome(scene, semantics)
 
 
 def fault(before: float, after: float) -> Over:
@@ -155,12 +167,7 @@ HEALTHY = (
 @pytest.mark.parametrize("semantics", BOTH, ids=lambda one: one.name.lower())
 @pytest.mark.parametrize("build", HEALTHY, ids=lambda build: build.__name__)
 def test_healthy_hour_raises_nothing_although_scrapes_are_lost(build: Callable[[Node], None], semantics: Semantics) -> None:
-    scene = hour()
-    node = scene.node(cards=4)
-    cards(node)
-    build(node)
-    scene.lose("n1:9747", 450, 1200, 1230, 2700)
-    assert outcome(scene, semantics).names() == set()
+    assert told(build, semantics, 450, 1200, 1230, 2600).names() == set()
 
 
 # -------------------------------------------------------------------------------------------------------------- what is not
@@ -262,11 +269,7 @@ CONFIGURED = (other_weights, exchanged)
 def test_fault_raises_its_alerts_and_no_other_in_time_on_both_generations(
     build: Callable[[Node], None], alerts: set[str], within: float
 ) -> None:
-    scene = hour()
-    node = scene.node(cards=4)
-    cards(node)
-    build(node)
-    found = [outcome(scene, semantics) for semantics in BOTH]
+    found = [told(build, semantics) for semantics in BOTH]
     for one in found:
         assert one.names() == alerts
         since = 0.0 if build in CONFIGURED else FAULT
@@ -277,15 +280,7 @@ def test_fault_raises_its_alerts_and_no_other_in_time_on_both_generations(
 
 @pytest.mark.parametrize(("build", "alerts"), [(build, alerts) for build, alerts, _ in FAULTS], ids=IDS)
 def test_one_lost_scrape_never_delays_or_ends_an_alert_by_more_than_an_interval(build: Callable[[Node], None], alerts: set[str]) -> None:
-    def found(*lost: float) -> Outcome:
-        scene = hour()
-        node = scene.node(cards=4)
-        cards(node)
-        build(node)
-        scene.lose("n1:9747", *lost)
-        return outcome(scene)
-
-    expected, disturbed = found(), found(FAULT + 30, FAULT + 390)
+    expected, disturbed = told(build, Semantics.PROMETHEUS_3), told(build, Semantics.PROMETHEUS_3, FAULT + 30, FAULT + 390)
     assert disturbed.names() == alerts
     for alert in alerts:
         assert abs(disturbed.first(alert) - expected.first(alert)) <= 2 * STEP, alert
