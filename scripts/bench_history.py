@@ -323,7 +323,7 @@ three in ten are counters, one in ten is a ratio in hundredths, one in ten measu
 
 | aim | measured | |
 |-|-:|-|
-| ≤ {LARGEST_BYTES_PER_SAMPLE} bytes per sample | {packed:.2f} | {judged(packed <= LARGEST_BYTES_PER_SAMPLE)} |
+| ≤ {LARGEST_BYTES_PER_SAMPLE} bytes per sample, whole file | {in_file:.2f} | {judged(in_file <= LARGEST_BYTES_PER_SAMPLE)} |
 | 24 h panel < {LARGEST_PANEL_SECONDS * 1e3:.0f} ms | {panel * 1e3:.1f} ms | {judged(panel < LARGEST_PANEL_SECONDS)} |
 | < {LARGEST_CPU:.0%} of a core for a target of {arguments.series:,} series | {cpu:.2%} | {judged(cpu < LARGEST_CPU)} |
 """
