@@ -12,6 +12,8 @@ from poise.history.promql.nodes import Aggregation
 from poise.history.promql.series import Flags, Floats, at_any
 from poise.history.promql.vectors import Vector, distinct
 
+#: Of a single series these give the series.
+_ITSELF = frozenset({"sum", "avg", "min", "max"})
 #: topk and bottomk of more elements than fit an int64 are refused, as Prometheus does.
 _LARGEST_K = 2**63
 
@@ -32,6 +34,9 @@ def aggregate(node: Aggregation, vector: Vector, parameter: Floats | None) -> Ve
         return _highest(vector, groups, parameter, lowest=node.operator == "bottomk")
     rows = []
     for own, members in groups.items():
+        if len(members) == 1 and node.operator in _ITSELF:
+            rows.append((own, vector.values[members[0]], vector.present[members[0]]))
+            continue
         values, present = vector.values[members], vector.present[members]
         if node.operator == "quantile":
             assert parameter is not None
