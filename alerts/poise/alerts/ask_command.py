@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _status(arguments: argparse.Namespace) -> int:
-    url, fetcher, _ = _server(arguments.url)
+    url, fetcher, _ = server(arguments.url)
     found = [rule for rule in await rules_api.rules(url, fetcher) if rule.alert]
     if arguments.json:
         print(json.dumps([asdict(rule) for rule in found], indent=1))
@@ -112,9 +112,9 @@ def status_lines(rules: Sequence[TellsRule], now: float) -> Iterator[str]:
 
 
 async def _explain(arguments: argparse.Namespace) -> int:
-    url, fetcher, place = _server(arguments.url)
+    url, fetcher, place = server(arguments.url)
     at = _moment(arguments.at) if arguments.at else time.time()
-    where = _where(arguments.where, arguments.engine)
+    where = where_labels(arguments.where, arguments.engine)
     rules = await rules_api.rules(url, fetcher)
     wanted = [rule for rule in rules if rule.alert and rule.name == arguments.alert]
     if not wanted:
@@ -155,7 +155,8 @@ def rule_lines(rule: TellsRule, where: Mapping[str, str], now: float) -> Iterato
         yield f"  {rule.lacks}"
 
 
-def _server(text: str) -> tuple[str, Fetcher, Place]:
+def server(text: str) -> tuple[str, Fetcher, Place]:
+    """What --url names, and who asks it. Raises AskError."""
     try:
         place = parse_place(text)
     except ValueError as error:
@@ -170,7 +171,8 @@ def _moment(text: str) -> float:
         raise AskError(f"--at: {error}; write Unix seconds or a time such as 2026-11-30T14:00:00Z") from None
 
 
-def _where(pairs: Sequence[str], engine: str | None) -> dict[str, str]:
+def where_labels(pairs: Sequence[str], engine: str | None = None) -> dict[str, str]:
+    """The labels that --where and --engine name. Raises AskError."""
     where = {"engine": engine} if engine else {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -1,4 +1,5 @@
-"""`poise alerts check`, `rules` and `thresholds` (`status` and `explain` are in ask_command.py): the edge where rule files, arguments and output meet.
+"""`poise alerts check`, `rules` and `thresholds` (what asks a running `poise up` is in ask_command.py and silence_command.py): the edge where rule
+files, arguments and output meet.
 
 What is right or wrong is decided in `check.py`, what a copy looks like in `scale.py` and `thresholds.py`.
 """
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.alerts import ask_command, promtool, runbooks, shipped, thresholds
+from poise.alerts import ask_command, promtool, runbooks, shipped, silence_command, thresholds
 from poise.alerts.check import Problem, check_files
 from poise.alerts.durations import format_duration
 from poise.alerts.kubernetes import prometheus_rule
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--thresholds", type=Path, metavar="FILE", help="change the thresholds that this TOML file names; --set comes after")
 
     ask_command.add_arguments(actions)
+    silence_command.add_arguments(actions)
     actions.add_parser(
         "thresholds",
         help="list the numbers that decide in the rules",
@@ -78,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.action in ask_command.ACTIONS:
             return ask_command.run(arguments)
+        if arguments.action in silence_command.ACTIONS:
+            return silence_command.run(arguments)
         if arguments.action == "check":
             return _check(arguments.files, arguments.allow_other_series)
         if arguments.action == "thresholds":

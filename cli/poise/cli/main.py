@@ -38,6 +38,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": Subcommand("poise.exporter.doctor", "run the checklist on this machine and say what is wrong and how to mend it"),
     "alerts": Subcommand("poise.alerts.command", "the alert rules: list, check, write out for a Prometheus", "dashboard"),
     "history": Subcommand("poise.history.command", "the history: what it holds, and series written for other programs", "dashboard"),
+    "token": Subcommand(
+        "poise.history.token_command", "show the token that silences and acknowledgements through `poise up` need", "dashboard"
+    ),
     "testbed": Subcommand("poise.testbed.command", "start a real vLLM deployment, load it, break it, watch it"),
 }
 

@@ -7,7 +7,7 @@ GET /api/poise/v1/alerts/notifications                  how it goes with each Al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from fastapi import APIRouter, Request
@@ -16,6 +16,7 @@ from poise.alerts.evaluation.active import Transition
 from poise.alerts.explain import Clause, explain
 from poise.alerts.notification.notifier import LineStatus
 from poise.dashboard.api_prometheus.sources import AlertingRule, RulesSource
+from poise.dashboard.json_answers import answer
 from poise.history import moments
 from poise.history.promql.errors import BadQuery, QueryError
 from poise.history.querier.door import Querier
@@ -44,12 +45,12 @@ def create_router(
             flat = [one for group in rules.groups() for one in group.rules]
             wanted = [one for one in flat if isinstance(one, AlertingRule) and one.rule.name == name]
             if not wanted:
-                return _answer({"error": f"no alert is called {name}"}, 404)
+                return answer({"error": f"no alert is called {name}"}, 404)
             recordings = {one.name: one.query for one in flat if not isinstance(one, AlertingRule)}
             clauses = [await explain(one.rule.query, querier, at, recordings=recordings, where=where) for one in wanted]
         except QueryError as error:
-            return _answer({"error": str(error)}, 400 if isinstance(error, BadQuery) else 503)
-        return _answer(
+            return answer({"error": str(error)}, 400 if isinstance(error, BadQuery) else 503)
+        return answer(
             {"alert": name, "time": at, "where": where, "rules": [_rule(one, clause) for one, clause in zip(wanted, clauses, strict=True)]}
         )
 
@@ -60,9 +61,9 @@ def create_router(
             end = _time(given.get("end"), now())
             start = _time(given.get("start"), end - _DEFAULT_HISTORY)
         except BadQuery as error:
-            return _answer({"error": str(error)}, 400)
+            return answer({"error": str(error)}, 400)
         found = history(start, end, given.get("name"))
-        return _answer(
+        return answer(
             {
                 "start": start,
                 "end": end,
@@ -73,22 +74,9 @@ def create_router(
 
     @router.get("/notifications")
     async def lines() -> JSONResponse:
-        return _answer({"alertmanagers": [asdict(line) for line in notifications()]})
+        return answer({"alertmanagers": [asdict(line) for line in notifications()]})
 
     return router
-
-
-def _answer(document: Mapping[str, object], status: int = 200) -> JSONResponse:
-    return JSONResponse(_finite(document), status_code=status, headers={"Cache-Control": "no-store"})
-
-
-def _finite(value: object) -> object:
-    """JSON has no NaN and no infinity: they are texts, as in Prometheus' API."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _time(text: str | None, default: float) -> float:

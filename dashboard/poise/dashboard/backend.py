@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from fastapi import APIRouter
+from poise.alerts.evaluation.acknowledgements import Acknowledgements
 from poise.alerts.evaluation.active import Transition
 from poise.alerts.evaluation.evaluator import Evaluator
 from poise.alerts.evaluation.memory import Memory
@@ -27,16 +28,19 @@ from poise.alerts.evaluation.self_metrics import EvaluatorCollector
 from poise.alerts.notification.alertmanager import Alertmanager
 from poise.alerts.notification.notifier import Notifier
 from poise.alerts.notification.self_metrics import NotifierCollector
+from poise.alerts.notification.silencing import Silencing
 from poise.alerts.rule_set import rule_files
 from poise.alerts.rules import RuleError
 from poise.alerts.settings import AlertSettings
 from poise.alerts.thresholds import ThresholdError
-from poise.dashboard import alerts_api
+from poise.dashboard import alerts_api, silences_api
 from poise.dashboard.api_prometheus import router as api_prometheus
 from poise.dashboard.api_prometheus.sources import NoRules, RulesSource
+from poise.dashboard.changes import Gate
 from poise.dashboard.rules_source import EvaluatedRules
 from poise.exporter.settings import SettingsError
 from poise.history.labelling import Labeller
+from poise.history.page_token import PageToken
 from poise.history.promql.engine import Engine
 from poise.history.promql.evaluate import Settings
 from poise.history.querier.embedded import EmbeddedQuerier
@@ -70,8 +74,10 @@ class Backend:
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] | None = None,
+        token: PageToken | None = None,
     ) -> None:
-        """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address.
+        """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address, `token` what changes
+        need (None: nobody can make any).
 
         Raises:
             SettingsError: a rule file or a threshold cannot be used.
@@ -93,6 +99,8 @@ class Backend:
             page=alerts.page or page,
             wall=wall_clock,
         )
+        self._silencing = Silencing(alerts.alertmanagers, clock=clock, environment=environment)
+        self._gate = Gate(token or PageToken(None))
         self.evaluator: Evaluator | None = None
         self._memory: Memory | None = None
         if alerts.mode == "builtin":
@@ -101,6 +109,8 @@ class Backend:
             except StoreError as error:
                 log.error("%s; the state of alerts is kept in memory only", error)
                 self._memory = Memory(None)
+        self._acknowledgements = Acknowledgements(None if self._memory is None else self._memory.file, wall_clock)
+        if self._memory is not None:
             self.evaluator = Evaluator(
                 read=lambda: rule_files(self._alerts, self._alerts.page or page),
                 query=Engine(self.store, Settings()).instant,
@@ -111,6 +121,7 @@ class Backend:
                 clock=clock,
                 interval=alerts.interval * alerts.time_scale,
                 external=alerts.external_labels,
+                heed=self._acknowledgements.heed,
             )
             try:
                 self.evaluator.start()
@@ -136,11 +147,20 @@ class Backend:
         registry.register(NotifierCollector(self.notifier.status))
 
     def routers(self) -> Sequence[APIRouter]:
-        """Prometheus' API and ours about alerts."""
+        """Prometheus' API and ours about alerts and silences."""
         return (
             api_prometheus.create_router(self.querier, now=self._wall_clock, rules=self.rules, targets=self),
             alerts_api.create_router(
                 self.querier, self.rules, now=self._wall_clock, history=self.changes, notifications=self.notifier.status
+            ),
+            silences_api.create_router(
+                self.rules,
+                self._acknowledgements,
+                self._silencing,
+                self._gate,
+                mode=self._alerts.mode,
+                external_labels=self._alerts.external_labels,
+                now=self._wall_clock,
             ),
         )
 

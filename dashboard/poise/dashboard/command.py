@@ -32,6 +32,7 @@ from poise.dashboard.progress import ProgressFile
 from poise.dashboard.security import allowed_hosts, is_loopback
 from poise.exporter import logs
 from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS, SettingsError
+from poise.history import page_token
 from poise.history import settings as history_settings
 from poise.history.fetch import FetchError, address, fetch
 from poise.history.promql.labels import labels
@@ -136,7 +137,8 @@ def _backend(arguments: argparse.Namespace, settings: tuple[HistorySettings, Ale
     """Raises SettingsError."""
     history, alerts = settings
     path = None if arguments.no_history else Path(history.path) if history.path else history_settings.default_path(os.environ)
-    return Backend(history, alerts, local=_local(arguments), path=path, page=page)
+    token = page_token.opened(None if arguments.no_history else page_token.token_path(os.environ))
+    return Backend(history, alerts, local=_local(arguments), path=path, page=page, token=token)
 
 
 def _local(arguments: argparse.Namespace) -> Target:

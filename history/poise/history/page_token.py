@@ -7,6 +7,7 @@ token stands in no error and no page; in the log only where there is no other pl
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import logging
 import os
@@ -52,10 +53,12 @@ def read(path: Path, way_out: str = _NEW) -> str:
     """The token of a file. Raises TokenError: there is none, it cannot be read, is empty or holds something else."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise TokenError(f"{path} is no ordinary file; remove it, then {way_out}")
-            content = file.read(_MOST_BYTES)
+            content = os.read(handle, _MOST_BYTES)
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         raise TokenError(f"there is no {path}; {way_out}") from None
     except OSError as error:
@@ -71,7 +74,10 @@ def make(path: Path, *, anew: bool = False) -> str:
     token = secrets.token_urlsafe(_RANDOM_BYTES)
     beside = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is no folder") from None
         try:
             handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(handle, "w", encoding="ascii") as file:
@@ -84,7 +90,8 @@ def make(path: Path, *, anew: bool = False) -> str:
                 return token
             os.link(beside, path)
         finally:
-            beside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                beside.unlink()
     except FileExistsError:
         return read(path)
     except OSError as error:

@@ -10,7 +10,7 @@ from poise.history import page_token
 from poise.history.page_token import TokenError
 
 DONE, COULD_NOT = 0, 2
-_NO_TOKEN = "`poise up` makes one at its first start, `poise token --new` makes one now; another folder is named with POISE_STATE_DIR"
+_WAY_OUT = "`poise up` makes one at its first start, `poise token --new` makes one now; another folder is named with POISE_STATE_DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carries out the command; returns the exit code. What a person can mend is one line on stderr."""
     path = page_token.token_path(os.environ)
     try:
-        token = page_token.make(path, anew=True) if arguments.new else page_token.read(path, _NO_TOKEN)
+        token = page_token.make(path, anew=True) if arguments.new else page_token.read(path, _WAY_OUT)
     except TokenError as error:
         print(f"poise: {error}", file=sys.stderr)
         return COULD_NOT

@@ -82,7 +82,8 @@ class Counts:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Rules over a store. `read` gives the files; `deliver` takes what is to be sent; `wall` Unix seconds, `clock` monotonic ones."""
+    """Rules over a store. `read` gives the files; `deliver` takes what is to be sent; `wall` Unix seconds, `clock` monotonic ones; `heed` is told of
+    every change of state once it is remembered."""
 
     read: Callable[[], Sequence[RuleFile]]
     query: Query
@@ -93,6 +94,7 @@ class Evaluator:
     clock: Callable[[], float]
     interval: float = DEFAULT_INTERVAL
     external: Mapping[str, str] = field(default_factory=dict)
+    heed: Callable[[Sequence[Transition]], None] = lambda _: None
     _runs: dict[str, GroupRun] = field(default_factory=dict, init=False)
     _needs: dict[str, Needs] = field(default_factory=dict, init=False)
     _needs_at: int | None = field(default=None, init=False)
@@ -119,6 +121,7 @@ class Evaluator:
                     if own not in run.alerts and one.state is not State.INACTIVE
                 ]
             self.memory.write(remembered.evaluated, self._alerts(), ended)
+        self.heed(ended)
 
     def reload(self) -> None:
         """Reads the rule files anew; rules that are there still go on where they stood. Raises as `start`, and changes nothing then."""
@@ -172,6 +175,8 @@ class Evaluator:
             if evaluated:
                 self.memory.write(now, self._alerts(), transitions)
             following = [schedule.following(key, run.group.interval, now) for key, run in self._runs.items()]
+        if transitions:
+            self.heed(transitions)
         for change in transitions:
             _say(change)
         if to_send:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise.alerts.evaluation.active import ALERT_NAME, Alert, State, Transition
-from poise.alerts.evaluation.tables import AlertRow, EventRow, FactRow, MemoryModel
+from poise.alerts.evaluation.tables import AcknowledgementRow, AlertRow, EventRow, FactRow, MemoryModel
 from poise.history.promql.labels import Labels, get, labels
 from poise.history.store.sqlite_file import SqliteFile, WriteFailed
 from sqlalchemy import Connection, delete, insert, select
@@ -28,16 +28,22 @@ _EVALUATED = "evaluated"
 #: Old events are looked for after so many milliseconds.
 _PRUNE_EACH = 3_600_000
 
-_alert, _event, _fact = (MemoryModel.metadata.tables[str(model.__tablename__)] for model in (AlertRow, EventRow, FactRow))
+_alert, _event, _fact, _acknowledgement = (
+    MemoryModel.metadata.tables[str(model.__tablename__)] for model in (AlertRow, EventRow, FactRow, AcknowledgementRow)
+)
 
 Key = tuple[str, Labels]
 
 
 def _create(connection: Connection) -> None:
-    MemoryModel.metadata.create_all(connection)
+    MemoryModel.metadata.create_all(connection, [_alert, _event, _fact])
 
 
-MIGRATIONS = (_create,)
+def _add_acknowledgements(connection: Connection) -> None:
+    MemoryModel.metadata.create_all(connection, [_acknowledgement])
+
+
+MIGRATIONS = (_create, _add_acknowledgements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,11 @@ class Memory:
         self._events: list[Transition] = []  # without a file
         self._pruned = 0
         self.error = ""
+
+    @property
+    def file(self) -> SqliteFile | None:
+        """Its file, for who keeps something beside it (acknowledgements.py)."""
+        return self._file
 
     def close(self) -> None:
         """Gives the file free."""

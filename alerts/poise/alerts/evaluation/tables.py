@@ -55,3 +55,15 @@ class FactRow(MemoryModel, table=True):
 
     name: str = Field(primary_key=True)
     value: int = Field(sa_column=_moment(needed=True))
+
+
+class AcknowledgementRow(MemoryModel, table=True):
+    """An alert that somebody took note of (schema 2). Moments in milliseconds, labels as a JSON object."""
+
+    __tablename__ = "acknowledgement"
+
+    labels: str = Field(primary_key=True)
+    by: str
+    comment: str
+    until: int = Field(sa_column=_moment(needed=True))
+    made: int = Field(sa_column=_moment(needed=True))

@@ -120,6 +120,11 @@ class Alertmanager:
         answer = _object(await self._call("POST", "/silences", body))
         return str(answer.get("silenceID", ""))
 
+    async def peers(self) -> frozenset[str]:
+        """The names of the members of its cluster, itself among them; none where it has no cluster. Raises AlertmanagerError."""
+        cluster = _object(_object(await self._call("GET", "/status")).get("cluster"))
+        return frozenset(str(peer["name"]) for peer in _list(cluster.get("peers")) if peer.get("name"))
+
     async def expire(self, identifier: str) -> None:
         """Ends a silence now. Raises AlertmanagerError."""
         await self._call("DELETE", f"/silence/{quote(identifier, safe='')}")

@@ -35,14 +35,18 @@ class Payload:
 
 
 def payload(one: ToSend, external_labels: Mapping[str, str], page: str) -> Payload:
-    """What is sent of an alert. External labels go on where the alert has none of the name (Prometheus `notifier/alert.go`); `page` is the address
-    of the dashboard, for the link from a notification to the rule."""
+    """What is sent of an alert; `page` is the address of the dashboard, for the link from a notification to the rule."""
     alert = one.alert
-    own = labels({**external_labels, **dict(alert.labels)})
+    own = sent_labels(alert.labels, external_labels)
     fired = alert.active_at if alert.fired_at is None else alert.fired_at
     # Alertmanager refuses annotations without a text.
     words = {name: text for name, text in alert.annotations.items() if text}
     return Payload(own, words, fired, one.ends_at, alert.state is State.INACTIVE, generator_url(page, get(alert.labels, ALERT_NAME)))
+
+
+def sent_labels(own: Labels, external_labels: Mapping[str, str]) -> Labels:
+    """The labels under which Alertmanager knows an alert: external ones go on where it has none of the name (Prometheus `notifier/alert.go`)."""
+    return labels({**external_labels, **dict(own)})
 
 
 def generator_url(page: str, alert: str) -> str:
