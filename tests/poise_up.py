@@ -25,9 +25,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def get(url: str) -> tuple[int, str]:
+def get(url: str, timeout: float = 5) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

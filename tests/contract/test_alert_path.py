@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from poise.exporter import metrics as m
 
+from tests.alert_nodes import loading, one_card, one_visible, pair, restart_with_both_cards, tensor_parallel
 from tests.contract_page import ContractPage, served
 from tests.monitoring import Alert, Monitoring, monitoring
 
@@ -18,8 +19,6 @@ pytestmark = pytest.mark.contract
 
 #: Ten minutes become 20 s, two minutes 4 s: short enough for a test, long enough for a lost scrape at one a second.
 FACTOR = 1 / 30
-#: Nothing is starting any more.
-OLD = 86_400.0
 #: Everything that should arrive does within half a minute; this is for a machine that is out of breath.
 PATIENCE = 240.0
 
@@ -55,66 +54,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tensor_parallel(pages["lost"], busy=0.95, tokens=500)
         tensor_parallel(pages["gone"], busy=0.95, tokens=500, discovered="config")
         tensor_parallel(pages["idle"], busy=0.01, tokens=0)
-        loading(pages["loading"])
+        loading(pages["loading"], age=-2 * PATIENCE)
         pair(pages["pair"])
         tensor_parallel(pages["busy"], busy=0.97, tokens=500)
         targets = {name: page.address for name, page in pages.items()}
         watch = stack.enter_context(monitoring(tmp_path_factory.mktemp("path"), targets, factor=FACTOR))
         yield Path(pages, watch)
-
-
-def one_card(page: ContractPage) -> None:
-    """Both cards visible, tensor-parallel size 1."""
-    page.card(0, 0.97)
-    page.card(1, 0.02)
-    page.engine("qwen", tokens=500, age=OLD, ranks=1, deployment="chat")
-    page.sees("qwen", 0, "own", deployment="chat")
-    page.sees("qwen", 1, "free", deployment="chat")
-
-
-def one_visible(page: ContractPage) -> None:
-    """CUDA_VISIBLE_DEVICES=0: the second card is in nobody's sight."""
-    page.card(0, 0.97)
-    page.card(1, 0.02)
-    page.engine("sim:8000", tokens=500, age=OLD, ranks=1)
-    page.sees("sim:8000", 0, "own")
-
-
-def tensor_parallel(page: ContractPage, *, busy: float, tokens: float, discovered: str = "argv") -> None:
-    """A tensor-parallel engine on both cards, as it should be."""
-    page.engine("tp", tokens=tokens, age=OLD, ranks=2, discovered=discovered)
-    for index in (0, 1):
-        page.card(index, busy, links=4)
-        page.sees("tp", index, "own", tp_rank=str(index))
-
-
-def loading(page: ContractPage) -> None:
-    """A model that loads for the whole run: the page is silent, one rank works. The rules' 20 minutes are 40 s here, hence the start."""
-    page.card(0, 0.97)
-    page.card(1, 0.0)
-    page.engine("tp", tokens=0, age=-2 * PATIENCE, ranks=2)
-    labels = {"engine": "tp", "deployment": "tp", "role": "mixed"}
-    page.gauge(m.ENGINE_UP, 0, **labels)
-    page.sees("tp", 0, "own", tp_rank="0")
-    page.sees("tp", 1, "own", tp_rank="1")
-
-
-def pair(page: ContractPage) -> None:
-    """Two engines on two cards, each seeing both, with unequal load."""
-    page.card(0, 0.97)
-    page.card(1, 0.03)
-    for own, other in ((0, 1), (1, 0)):
-        page.engine(f"e{own}", tokens=500, age=OLD, ranks=1)
-        page.sees(f"e{own}", own, "own")
-        page.sees(f"e{own}", other, "other")
-
-
-def restart_with_both_cards(page: ContractPage, engine: str, deployment: str) -> None:
-    """What the person does: the engine again, with both cards and tensor-parallel size 2."""
-    page.engine(engine, tokens=500, age=0, ranks=2, deployment=deployment)
-    for index in (0, 1):
-        page.card(index, 0.95)
-        page.sees(engine, index, "own", tp_rank=str(index), deployment=deployment)
 
 
 def test_one_card_of_two_visible_reaches_the_webhook_with_all_that_a_person_needs_although_scrapes_are_lost(path: Path) -> None:
