@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from poise.alerts.notification.alertmanager import Alertmanager, AlertmanagerError, AlertStatus, Matcher, Place, Silence
 from poise.history.promql.labels import Labels, labels
@@ -48,6 +48,10 @@ class Known:
     urls: tuple[str, ...]
 
 
+#: (Alertmanager, answer) of those that answered, and the others.
+_Answers = tuple[list[tuple[Alertmanager, Seen]], tuple[Problem, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """What a change came to: (address, identifier) for each cluster that took it, and who did not."""
@@ -70,27 +74,23 @@ class Silencing:
         self.urls = tuple(place.url for place in places)
         self._changing = [Alertmanager(place, environment) for place in places]
         self._looking = [Alertmanager(replace(place, timeout=min(place.timeout, look_timeout)), environment) for place in places]
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._seen: tuple[float, Mapping[Labels, Suppression], tuple[Problem, ...]] | None = None
+        self._alerts = _Look(self._looking, Alertmanager.alerts, clock)
+        self._silences = _Look(self._looking, Alertmanager.silences, clock)
 
     # ------------------------------------------------------------------------------------------------------------- looking
     async def suppressions(self) -> tuple[Mapping[Labels, Suppression], Sequence[Problem]]:
         """By the labels under which Alertmanager knows an alert: what suppresses it. At most `FRESH` seconds old. Never raises."""
-        async with self._lock:
-            if self._seen is None or not 0 <= self._clock() - self._seen[0] < FRESH:
-                answers, problems = await _ask_all(self._looking, Alertmanager.alerts)
-                found: dict[Labels, Suppression] = {}
-                for _, statuses in answers:
-                    for status in statuses:
-                        own = labels(status.labels)
-                        found[own] = _joined(found.get(own, Suppression()), status)
-                self._seen = (self._clock(), found, problems)
-            return self._seen[1], self._seen[2]
+        answers, problems = await self._alerts.answers()
+        found: dict[Labels, Suppression] = {}
+        for _, statuses in answers:
+            for status in statuses:
+                own = labels(status.labels)
+                found[own] = _joined(found.get(own, Suppression()), status)
+        return found, problems
 
     async def silences(self) -> tuple[Sequence[Known], Sequence[Problem]]:
-        """Every silence that is pending or active, soonest end first, and who could not be asked. Never raises."""
-        answers, problems = await _ask_all(self._looking, Alertmanager.silences)
+        """Every silence that is pending or active, soonest end first, and who could not be asked; as fresh. Never raises."""
+        answers, problems = await self._silences.answers()
         found: dict[str, Known] = {}
         for one, silences in answers:
             for silence in silences:
@@ -106,6 +106,7 @@ class Silencing:
 
     async def expire(self, identifier: str) -> Made | None:
         """Ends a silence wherever it is; None when nobody that can be asked has one of this name. Never raises."""
+        self._silences.forget()
         known, problems = await self.silences()
         urls = next((one.urls for one in known if one.silence.identifier == identifier), ())
         having = [one for one in self._changing if one.place.url in urls]
@@ -135,8 +136,39 @@ class Silencing:
                     failed = []
                     break
             problems += failed
-        self._seen = None
+        self._alerts.forget()
+        self._silences.forget()
         return Made(tuple(done), tuple(problems))
+
+
+class _Look(Generic[Seen]):
+    """What all answer to one question, asked again once it is no longer fresh, however many want to know."""
+
+    def __init__(
+        self, ones: Sequence[Alertmanager], question: Callable[[Alertmanager], Awaitable[Seen]], clock: Callable[[], float]
+    ) -> None:
+        self._ones = ones
+        self._question = question
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._forgotten = 0
+        self._seen: tuple[float, _Answers[Seen]] | None = None
+
+    def forget(self) -> None:
+        """The next answer is a new one; one that is on its way now is of before."""
+        self._seen = None
+        self._forgotten += 1
+
+    async def answers(self) -> _Answers[Seen]:
+        """Who answered what, and who did not."""
+        async with self._lock:
+            if self._seen is not None and 0 <= self._clock() - self._seen[0] < FRESH:
+                return self._seen[1]
+            before = self._forgotten
+            found = await _ask_all(self._ones, self._question)
+            if before == self._forgotten:
+                self._seen = (self._clock(), found)
+            return found
 
 
 async def _clusters(ones: Sequence[Alertmanager]) -> tuple[list[list[Alertmanager]], list[Problem]]:
@@ -151,9 +183,7 @@ async def _clusters(ones: Sequence[Alertmanager]) -> tuple[list[list[Alertmanage
     return [members for _, members in clusters], list(problems)
 
 
-async def _ask_all(
-    ones: Sequence[Alertmanager], question: Callable[[Alertmanager], Awaitable[Seen]]
-) -> tuple[list[tuple[Alertmanager, Seen]], tuple[Problem, ...]]:
+async def _ask_all(ones: Sequence[Alertmanager], question: Callable[[Alertmanager], Awaitable[Seen]]) -> _Answers[Seen]:
     """All at once: who answered what, and who did not."""
 
     async def ask(one: Alertmanager) -> tuple[Alertmanager, Seen] | Problem:

@@ -178,6 +178,20 @@ def test_an_alertmanager_that_says_nothing_holds_a_page_up_for_moments_only() ->
     assert "no complete answer" in error
 
 
+def test_silences_are_asked_for_once_in_seconds_and_anew_after_a_change() -> None:
+    fake = Fake()
+
+    async def scenario(silencing: Silencing) -> None:
+        await asyncio.gather(*(silencing.silences() for _ in range(20)))
+        assert fake.asked == ["GET /silences"]
+        fake.silences = ["s1"]
+        assert await silencing.expire("s1")
+        fake.silences = []
+        assert await silencing.silences() == ([], ())
+
+    run((fake,), scenario)
+
+
 @pytest.mark.parametrize("call", ["suppressions", "silences"])
 def test_without_alertmanagers_there_is_nothing_and_nobody_to_blame(call: str) -> None:
     found, problems = asyncio.run(getattr(Silencing([], clock=lambda: 0.0), call)())
