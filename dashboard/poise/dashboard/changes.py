@@ -67,7 +67,7 @@ class Gate:
         except TokenError as error:
             raise Refusal(503, f"nothing can be changed: {error}", "mend the token file on the machine of `poise up`") from None
         wrong = "a change needs a token and this request has none" if missing else "this is not the token"
-        raise Refusal(401, wrong, "send `Authorization: Bearer TOKEN` with what `poise token` prints on the machine of `poise up`")
+        raise Refusal(401, wrong, f"send `Authorization: Bearer TOKEN` with what {self._token.shown_by}")
 
     async def document(self, request: Request) -> dict[str, object]:
         """The JSON object that an admitted request carries. Raises Refusal."""

@@ -157,7 +157,7 @@ def _external(matchers: Sequence[Matcher], external_labels: Mapping[str, str]) -
 
 def _need_alertmanager(silencing: Silencing) -> None:
     if not silencing.urls:
-        way_out = f"name one with --alertmanager, or acknowledge the alert ({LOCAL}): POST /api/poise/v1/acknowledgements"
+        way_out = f"name one with --alertmanager; `poise alerts acknowledge` marks the alert {LOCAL}"
         raise Refusal(409, _NO_ALERTMANAGER, way_out)
 
 

@@ -108,6 +108,11 @@ class PageToken:
         self._path = path
         self._own = own or secrets.token_urlsafe(_RANDOM_BYTES)
 
+    @property
+    def shown_by(self) -> str:
+        """Where a person finds it, in words."""
+        return "the log of this `poise up` shows" if self._path is None else "`poise token` prints on the machine of `poise up`"
+
     def matches(self, given: str) -> bool:
         """Whether it is this, in a time that tells nothing about it. Raises TokenError when the file is of no use."""
         expected = self._own if self._path is None else read(self._path)

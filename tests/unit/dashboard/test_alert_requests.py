@@ -110,7 +110,7 @@ FIELDS = st.sampled_from(["labels", "matchers", "comment", "duration", "by"]) | 
 
 
 @given(st.dictionaries(FIELDS, JSON, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_comes_is_a_wish_or_a_refusal_that_can_be_answered(document: dict[str, Any]) -> None:
     for read in (alert_requests.silence, alert_requests.acknowledgement):
         try:

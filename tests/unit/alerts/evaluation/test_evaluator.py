@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from poise.alerts.evaluation.active import State
+from poise.alerts.evaluation.active import State, Transition
 from poise.alerts.evaluation.evaluator import Evaluator
 from poise.alerts.evaluation.group_run import ToSend
 from poise.alerts.evaluation.inputs import Readiness
@@ -31,6 +31,7 @@ class World:
         self.text = text
         self.now = START
         self.sent: list[ToSend] = []
+        self.told: list[Transition] = []
         self.store = Store(None, wall=lambda: self.now)
         self.begin()
 
@@ -44,6 +45,7 @@ class World:
             deliver=self.sent.extend,
             wall=lambda: self.now,
             clock=lambda: self.now,
+            heed=self.told.extend,
         )
         self.evaluator.start()
 
@@ -146,6 +148,18 @@ def test_changes_of_state_are_kept_with_labels_and_found_by_time_and_name(world:
     assert {get(change.labels, "severity") for change in changes} == {"warning"}
     assert world.memory.events(0, round(world.now * 1000), "Other") == []
     assert world.memory.events(changes[1].at, changes[1].at, "Busy") == [changes[1]]
+
+
+def test_every_change_is_told_once_also_one_that_came_to_light_at_a_start(world: World) -> None:
+    world.run(90, 0.9)
+    world.run(150, 0.1)
+    world.run(90, 0.9)
+    world.restart(after=4000)
+    assert [change.after for change in world.told] == [
+        *(State.PENDING, State.FIRING, State.INACTIVE),
+        *(State.PENDING, State.FIRING, None),
+    ]
+    assert world.told == world.memory.events(0, round(world.now * 1000))
 
 
 def test_history_is_forgotten_after_thirty_days(world: World) -> None:
