@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from poise.alerts import shipped
+from poise.alerts.rules import load
 from poise.exporter import metrics
 from poise.exporter.checks import startup_log
 from poise.exporter.checks.runner import CHECKS
@@ -15,7 +17,7 @@ READ = {".py", ".yml", ".yaml", ".md", ".html", ".json", ".toml", ".js", ".sh"}
 SERIES = re.compile(r"(?<![\w/.-])poise_(?:node|gpu|engine|collector|check|router|snapshot|build|interconnect)_[a-z0-9_]+(?![\w(/*…-])")
 
 #: Names of the same form that are no series: recording rules have colons and are matched without what follows the first one.
-RECORDED = {"poise_engine_rank", "poise_engine_pool"}
+RECORDED = {rule.name.partition(":")[0] for path in shipped.rule_files() for rule in load(path).rules if not rule.alert}
 
 
 def tracked_files() -> list[Path]:

@@ -15,9 +15,7 @@ from poise.history.promql.labels import NAME, labels
 from poise.history.promql.series import STALE, MemoryStorage, StoredSeries
 from poise.history.promql.windows import EXTRAPOLATING, SIMPLE
 
-VALUES = st.one_of(
-    st.integers(0, 20).map(float), st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, STALE])
-)
+VALUES = st.one_of(st.integers(0, 20).map(float), st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, STALE]))
 SAMPLES = st.lists(st.tuples(st.integers(1, 40_000), VALUES), max_size=25)
 
 
