@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 SOURCES := exporter history alerts dashboard grafana testbed cli
 
-.PHONY: help setup up test check bench bench-engine soak faults format lock docs screenshots clean distclean
+.PHONY: help setup up test check bench bench-engine bench-history bench-alerts compare soak faults format lock docs screenshots clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +36,22 @@ bench-engine: setup  ## TTFT of a loaded vLLM with and without our polling, into
 	@sh scripts/system_packages.sh compiler
 	@$(PYTHON) scripts/bench_engine.py --write docs/benchmarks.md
 
+bench-history: setup  ## the history beside Prometheus, into docs/benchmarks.md
+	@sh scripts/system_packages.sh test
+	@$(PYTHON) scripts/bench_history.py --write docs/benchmarks.md
+
+bench-alerts: setup  ## all rules in `poise up` beside Prometheus, into docs/benchmarks.md
+	@sh scripts/system_packages.sh test
+	@$(PYTHON) scripts/bench_alerts.py --write docs/benchmarks.md
+
+compare: setup  ## measure the shapes of the testbed side by side, write docs/comparison.md
+	@sh scripts/system_packages.sh compiler
+	@.venv/bin/poise testbed compare single tp pp pd hybrid --profile chat --repeat 3 --write docs
+
 soak: setup  ## the long runs; results are committed
 	@sh scripts/system_packages.sh test
 	@POISE_PROMQL_EXAMPLES=10000 $(PYTHON) -m pytest -q tests/contract/test_promql.py
+	@POISE_REPLAY_ALL=1 $(PYTHON) -m pytest -q tests/contract/test_evaluator.py
 	@$(PYTHON) -m pytest tests/soak -m soak -s
 
 format: setup  ## rewrite sources in the house format

@@ -105,11 +105,15 @@ are `1s`, `500ms`, `1m30s`.
     [exporter.collectors]
     codec = false
 
+The same file has `[history]` and `[[target]]` ([history.md](history.md)), `[alerts]`, `[alerts.thresholds]` and `[[alertmanager]]` ([alerting.md](alerting.md)); their
+variables begin with `POISE_HISTORY_` and `POISE_ALERTS_`. `POISE_STATE_DIR` is where history, alerts and token are kept.
+
 Secrets stand in files or variables of their own, never in a setting, and are read with every request. A relative path is looked for beside
 the file that it stands in; in a flag or a variable, from the working directory. docs/engines.md says more of certificates.
 
 HTTP of the exporter: `/metrics`, `/checks` (the checklist as JSON), `/healthz` (the process lives), `/readyz` (there is a snapshot), `/`.
-HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/metrics` (its own process), `/healthz`, `/readyz`.
+HTTP of the page: `/`, `/api/poise/v1/overview` (its JSON twin), `/events`, `/api/v1/…` (Prometheus' API), `/api/poise/v1/alerts…`, `…/silences`,
+`…/acknowledgements`, `/metrics` (its own process), `/healthz`, `/readyz`.
 On a loopback address both refuse a Host header that is not theirs. `/metrics?collect[]=NAME` and `exclude[]=NAME` choose among collectors. TLS, client
 certificates and users (`--web.config.file`), every limit, and what SIGHUP reads again: docs/security.md.
 """

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_load_arguments(driving)
     add_load_arguments(driving)
     add_runs_arguments(add("runs", "list the saved runs of measured load", common))
-    comparing = add("compare", "measure shapes one after the other with the same load, and say which is faster than one card", common, installing)
+    comparing = add(
+        "compare", "measure shapes one after the other with the same load, and say which is faster than one card", common, installing
+    )
     add_compare_arguments(comparing, _shape, _positive)
     breaking = add("fault", "put a fault on the deployment, or take it back", common)
     what = breaking.add_mutually_exclusive_group(required=True)
