@@ -17,6 +17,7 @@ from poise.testbed.faults import Fault, Sign, signs
 from poise.testbed.faults.fault import FAILED_ANSWERS, SLOW_ANSWERS
 from poise.testbed.faults.signs import Seen
 
+from tests import fault_watch
 from tests.fault_watch import Watch
 from tests.vllm.deploying import progress_of
 from tests.vllm.watching import loaded
@@ -25,6 +26,8 @@ from tests.vllm.watching import loaded
 RAISED_SECONDS = 120.0
 #: For a deployment without alerts and without the lines that the next fault is to raise. Load verdicts look back over a minute.
 CALM_SECONDS = 100.0
+#: The first answers of a full batch take so long on a busy machine; before that none ends.
+WARM_SECONDS = 10.0
 #: Once all has come, for what may come on top.
 LINGER_SECONDS = 4.0
 #: Budgets of latency and errors: their windows are hours, and clients who saturate two cores wait for longer than their objective. They go on
@@ -75,18 +78,20 @@ class Row:
 
 
 class Loaded:
-    """The load of a deployment, on or off."""
+    """The load of a deployment, on or off. From `warm_at` on its requests begin and end."""
 
     def __init__(self, deployment: Deployment, clients: int) -> None:
         self._deployment = deployment
         self._clients = clients
         self._stack = contextlib.ExitStack()
         self._on = False
+        self.warm_at = float("inf")
 
     def on(self) -> None:
         if not self._on:
             self._stack.enter_context(loaded(self._deployment, self._clients))
             self._on = True
+            self.warm_at = time.monotonic() + WARM_SECONDS
 
     def off(self) -> None:
         self._on = False
@@ -99,7 +104,7 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     if deployment.plan.fault is not None:  # the fault before could not be undone at once
         _try(row, "the fault before could not be undone", lambda: faults.undo(deployment, progress_of("undoing again", [])))
     load.on()
-    started = time.monotonic()
+    started = max(time.monotonic() - fault_watch.RATE_SECONDS, load.warm_at)
     if not watch.wait(lambda: _is_calm(watch, fault, started), CALM_SECONDS):
         noise = [*(last.firing - OF_HOURS), *(set(last.failing) & set(fault.raises.checks))] if (last := watch.last) else ["no page"]
         row.troubles.append(f"not calm before: {', '.join(sorted(noise))}")
