@@ -58,9 +58,9 @@ format: setup  ## rewrite sources in the house format
 	@.venv/bin/ruff check --fix --quiet $(SOURCES) tests scripts
 	@.venv/bin/ruff format $(SOURCES) tests scripts
 
-faults: setup  ## put every fault on a real vLLM, write what is said of it to docs/faults.md
+faults: setup  ## put every fault on a real vLLM under load, write what is said of each into docs/testbed.md
 	@sh scripts/system_packages.sh test
-	@POISE_FAULT_TABLE=docs/faults.md $(PYTHON) -m pytest -q tests/vllm/test_first_light.py
+	@$(PYTHON) -m pytest -q -s -m soak tests/soak/test_faults.py
 
 lock: setup  ## resolve the dependencies anew into requirements.lock
 	@sh scripts/lock.sh
