@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,13 +32,13 @@ class Stage:
     name: str
     paths: tuple[str, ...]
     budget: int
-    side_by_side: bool = False  # its tests share nothing, so each core may run one
+    side_by_side: Literal["", "load", "loadfile"] = ""  # each core runs tests, or files, that share nothing (pytest-xdist's --dist)
 
 
 STAGES = (
-    Stage("unit", ("tests/unit",), 240, side_by_side=True),
-    Stage("contract", ("tests/contract", "tests/web"), 420),
-    Stage("vllm", ("tests/vllm",), 720),
+    Stage("unit", ("tests/unit",), 240, side_by_side="load"),
+    Stage("contract", ("tests/contract", "tests/web"), 600, side_by_side="loadfile"),
+    Stage("vllm", ("tests/vllm",), 1000),
 )
 
 
@@ -58,7 +59,7 @@ def run(stage: Stage, folder: Path) -> Outcome:
     print(f"\n=== stage {stage.name} (budget {stage.budget} s) ===", flush=True)
     report = folder / f"{stage.name}.xml"
     began = time.monotonic()
-    workers = ["-n", str(os.cpu_count() or 1)] if stage.side_by_side else []
+    workers = ["-n", str(os.cpu_count() or 1), f"--dist={stage.side_by_side}"] if stage.side_by_side else []
     command = [sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={report}", *workers, *stage.paths]
     code = _run(command, HANGS_AFTER_BUDGETS * stage.budget)
     seconds = time.monotonic() - began
