@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.fault_runs import Row
 
 BEGIN = "<!-- written by `make faults` -->"
 END = "<!-- end of what `make faults` writes -->"
+_ROW = re.compile(r"^\| `([a-z0-9-]+)`: .*\|$", re.MULTILINE)
 HEAD = (
     "| fault | shape | series, before → during | the checklist's line | s | alerts, after s | undone, s |",
     "| - | - | - | - | -: | - | -: |",
@@ -42,9 +44,18 @@ def line_of(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def table(rows: Sequence[Row], where: str) -> list[str]:
-    """The lines between the markers; `where` says on what it was measured."""
-    return [f"Measured by `make faults` on {where}.", "", *HEAD, *(line_of(row) for row in rows)]
+def kept_rows(page: str) -> dict[str, str]:
+    """The rows that a page has, by the name of the fault; of a table with other columns none."""
+    inside = page.partition(BEGIN)[2].partition(END)[0]
+    if HEAD[0] not in inside:
+        return {}
+    return {match[1]: match[0] for match in _ROW.finditer(inside)}
+
+
+def with_rows(page: str, rows: Sequence[Row], names: Sequence[str], where: str) -> str:
+    """The page with these rows, and with those it has of faults that were not run, in the order of `names`."""
+    lines = kept_rows(page) | {row.fault.name: line_of(row) for row in rows}
+    return with_table(page, [f"Measured by `make faults` on {where}.", "", *HEAD, *(lines[name] for name in names if name in lines)])
 
 
 def with_table(page: str, lines: Sequence[str]) -> str:
@@ -56,5 +67,6 @@ def with_table(page: str, lines: Sequence[str]) -> str:
     return "\n".join([before + BEGIN, "", *lines, "", END + after])
 
 
-def write(path: Path, lines: Sequence[str]) -> None:
-    path.write_text(with_table(path.read_text(encoding="utf-8"), lines), encoding="utf-8")
+def write(path: Path, rows: Sequence[Row], names: Sequence[str], where: str) -> None:
+    """`with_rows` of a file."""
+    path.write_text(with_rows(path.read_text(encoding="utf-8"), rows, names, where), encoding="utf-8")

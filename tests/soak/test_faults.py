@@ -1,6 +1,6 @@
 """Every fault on the shape that fits it, on a real vLLM under load, with the real Prometheus and Alertmanager: `make faults`, `make soak`.
 
-One deployment for each shape. Writes the table of docs/testbed.md. POISE_FAULTS=NAME,NAME runs these only, and leaves the page alone.
+One deployment for each shape. Writes the table of docs/testbed.md. POISE_FAULTS=NAME,NAME runs these only, and leaves the rows of the others.
 """
 
 from __future__ import annotations
@@ -60,13 +60,12 @@ def wanted(shape: str) -> list[Fault]:
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[list[Row]]:
-    """Filled by the tests; written into the page when both have run all their faults."""
+    """Filled by the tests; written into the page, in which the rows of faults that were not run stay."""
     found: list[Row] = []
     yield found
-    if {row.fault.name for row in found} == {fault.name for fault in FAULTS}:
+    if found:
         where = f"a real vLLM under load, simulated cards, {os.cpu_count()} cores, Linux {platform.release()}; rules at {FACTOR:g} of their times"
-        order = {fault.name: place for place, fault in enumerate(FAULTS)}
-        fault_table.write(PAGE, fault_table.table(sorted(found, key=lambda row: order[row.fault.name]), where))
+        fault_table.write(PAGE, found, [fault.name for fault in FAULTS], where)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -66,3 +66,13 @@ def test_the_long_run_has_every_fault_once_on_a_shape_that_can_take_it(monkeypat
 
 def test_the_page_of_the_testbed_has_a_place_for_the_table() -> None:
     fault_table.with_table(Path("docs/testbed.md").read_text(encoding="utf-8"), [])
+
+
+def test_rows_of_faults_that_were_not_run_stay_in_their_order() -> None:
+    old = "\n".join(["", *fault_table.HEAD, "| `one`: words | tp | a | b | 1 | c | 2 |", "| `three`: words | tp | a | b | 1 | c | 2 |", ""])
+    page = f"before\n{fault_table.BEGIN}{old}{fault_table.END}\nafter\n"
+    changed = fault_table.with_rows(page, [], ["three", "two", "one"], "this machine")
+    rows = [line for line in changed.splitlines() if line.startswith("| `")]
+    assert [row.partition(":")[0] for row in rows] == ["| `three`", "| `one`"]
+    assert "Measured by `make faults` on this machine." in changed
+    assert fault_table.kept_rows("nothing") == {}
