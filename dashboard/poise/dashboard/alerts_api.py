@@ -13,8 +13,9 @@ from dataclasses import asdict
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from poise.alerts.evaluation.active import Transition
-from poise.alerts.explain import Clause, explain
+from poise.alerts.explain import Clause
 from poise.alerts.notification.notifier import LineStatus
+from poise.dashboard.alert_explained import explained
 from poise.dashboard.api_prometheus.sources import AlertingRule, RulesSource
 from poise.dashboard.json_answers import answer
 from poise.history import moments
@@ -38,21 +39,16 @@ def create_router(
     router = APIRouter(prefix="/api/poise/v1/alerts", include_in_schema=False)
 
     @router.get("/explain/{name}")
-    async def explained(name: str, request: Request) -> JSONResponse:
+    async def explanation(name: str, request: Request) -> JSONResponse:
         try:
             at = _time(request.query_params.get("time"), now())
             where = {key: value for key, value in request.query_params.items() if key not in _NOT_LABELS}
-            flat = [one for group in rules.groups() for one in group.rules]
-            wanted = [one for one in flat if isinstance(one, AlertingRule) and one.rule.name == name]
-            if not wanted:
-                return answer({"error": f"no alert is called {name}"}, 404)
-            recordings = {one.name: one.query for one in flat if not isinstance(one, AlertingRule)}
-            clauses = [await explain(one.rule.query, querier, at, recordings=recordings, where=where) for one in wanted]
+            found = await explained(name, querier, rules, at, where)
         except QueryError as error:
             return answer({"error": str(error)}, 400 if isinstance(error, BadQuery) else 503)
-        return answer(
-            {"alert": name, "time": at, "where": where, "rules": [_rule(one, clause) for one, clause in zip(wanted, clauses, strict=True)]}
-        )
+        if not found:
+            return answer({"error": f"no alert is called {name}"}, 404)
+        return answer({"alert": name, "time": at, "where": where, "rules": [_rule(one, clause) for one, clause in found]})
 
     @router.get("/history")
     async def changes(request: Request) -> JSONResponse:

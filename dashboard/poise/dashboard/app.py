@@ -4,6 +4,7 @@ GET /                         the overview            GET /fragment    its live 
 GET /api/poise/v1/overview    its JSON twin           GET /events      the live part at every change (SSE)
 GET /metrics                  this process            GET /healthz     process alive   GET /readyz   exporter has answered
 GET /static/…                 vendored and own files  GET /runbooks/NAME  what an alert means (its runbook_url leads here)
+GET /alerts/NAME              why an alert fires, and its runbook (links in notifications lead here)
 GET /api/v1/…                 Prometheus' API         GET /api/poise/v1/alerts/…  why an alert fires, silences
 """
 
@@ -15,7 +16,9 @@ from typing import TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from markupsafe import Markup
 from poise.dashboard import assets, runbook_pages
+from poise.dashboard.alert_explained import AlertPage
 from poise.dashboard.live import Live
 from poise.dashboard.overview import overview
 from poise.dashboard.rendering import Renderer, document
@@ -40,11 +43,13 @@ def create_app(
     texts: Texts = ENGLISH,
     heartbeat: float = HEARTBEAT,
     routers: Sequence[APIRouter] = (),
+    alert_page: AlertPage | None = None,
 ) -> FastAPI:
     """The application over `live`, which somebody else runs.
 
     `root_path` is the prefix under which a proxy shows it ("/poise"); `allowed_hosts` are the Host names that it answers to, None for
-    any; `heartbeat` in seconds is the longest silence of a stream; `routers` are further routes (/api/v1, /api/poise/v1/alerts).
+    any; `heartbeat` in seconds is the longest silence of a stream; `routers` are further routes (/api/v1, /api/poise/v1/alerts); `alert_page` says
+    why an alert fires.
     """
     root_path = root_path.rstrip("/")
     # No interactive API page: it loads its scripts from another host.
@@ -101,6 +106,16 @@ def create_app(
         text = site.runbook(alert)
         return PlainTextResponse("no such runbook\n", status_code=404) if text is None else HTMLResponse(text)
 
+    @app.get("/alerts/{alert}", response_class=HTMLResponse)
+    async def alert(alert: str, request: Request) -> Response:
+        explained = None if alert_page is None else await alert_page(alert, request.query_params)
+        text = site.alert(alert, explained)
+        return (
+            PlainTextResponse("no such alert\n", status_code=404)
+            if text is None
+            else HTMLResponse(text, headers={"Cache-Control": "no-store"})
+        )
+
     @app.get("/favicon.ico")
     async def favicon(request: Request) -> Response:
         return _static_answer(static["favicon.svg"], request)
@@ -154,6 +169,13 @@ class _Site:
         """The page of an alert, None when there is no such alert."""
         body = runbook_pages.body(alert)
         return None if body is None else self._renderer.runbook(alert, body)
+
+    def alert(self, alert: str, explained: Markup | None) -> str | None:
+        """The page that notifications link to: why it fires or not, then its runbook; None when there is neither."""
+        runbook = runbook_pages.body(alert)
+        if explained is None and runbook is None:
+            return None
+        return self._renderer.runbook(alert, Markup("<hr>").join(part for part in (explained, runbook) if part is not None))
 
     def runbook_list(self) -> str:
         """All of them."""

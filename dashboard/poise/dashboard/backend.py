@@ -34,6 +34,7 @@ from poise.alerts.rules import RuleError
 from poise.alerts.settings import AlertSettings
 from poise.alerts.thresholds import ThresholdError
 from poise.dashboard import alerts_api, silences_api
+from poise.dashboard.alert_explained import AlertPage
 from poise.dashboard.api_prometheus import router as api_prometheus
 from poise.dashboard.api_prometheus.sources import NoRules, RulesSource
 from poise.dashboard.changes import Gate
@@ -163,6 +164,11 @@ class Backend:
                 now=self._wall_clock,
             ),
         )
+
+    @property
+    def alert_page(self) -> AlertPage:
+        """For the page that notifications link to."""
+        return AlertPage(self.querier, self.rules, self._wall_clock)
 
     def changes(self, start: float, end: float, name: str | None) -> Sequence[Transition]:
         """The changes of state of alerts between two moments (Unix seconds)."""

@@ -214,7 +214,11 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     )
     backend.register(live.metrics.registry)
     app = create_app(
-        live, root_path=arguments.root_path, allowed_hosts=allowed_hosts(host, arguments.allow_host), routers=backend.routers()
+        live,
+        root_path=arguments.root_path,
+        allowed_hosts=allowed_hosts(host, arguments.allow_host),
+        routers=backend.routers(),
+        alert_page=backend.alert_page,
     )
     server = _Server(
         uvicorn.Config(

@@ -56,7 +56,7 @@ class Opened:
             raise AssertionError(url)
 
         live = Live("http://127.0.0.1:9747", fetch=nothing, wall_clock=lambda: self.now, clock=lambda: self.now)
-        return TestClient(create_app(live, routers=self.backend.routers()))
+        return TestClient(create_app(live, routers=self.backend.routers(), alert_page=self.backend.alert_page))
 
     def evaluate(self) -> None:
         assert self.backend.evaluator is not None
@@ -158,3 +158,22 @@ def test_numbers_that_json_does_not_have_are_texts(tmp_path: Path) -> None:
     assert '"+Inf"' in text
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     made.backend.close()
+
+
+def test_the_page_that_notifications_link_to_says_why_and_shows_the_runbook(opened: Opened) -> None:
+    opened.rules.write_text(RULES.replace("expr: temperature > 80", """expr: 'temperature{note!="<b>"} > 80'"""))
+    assert opened.backend.reload(HistorySettings(), opened.settings) == ""
+    for _ in range(8):
+        opened.now += 5
+        opened.scrape(90.0)
+        opened.evaluate()
+    client = opened.client()
+    page = client.get("/alerts/Hot").text
+    assert "firing, fires at once." in page
+    assert "GPU 0" in page
+    assert "90 &gt; 80" in page
+    assert "<b>" not in page
+    ours = client.get("/alerts/EngineDown", params={"engine": "e"}).text
+    assert "input missing" in ours
+    assert "<h2>Meaning</h2>" in ours
+    assert client.get("/alerts/NoSuch").status_code == 404
