@@ -45,10 +45,15 @@ LABEL org.opencontainers.image.title="poise-dashboard" \
       org.opencontainers.image.description="Page over Poise exporters: which GPUs of a vLLM deployment do their share" \
       org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/poise/bin:$PATH \
-    PYTHONUNBUFFERED=1
-RUN useradd --system --uid 65532 --no-create-home --shell /usr/sbin/nologin poise
+    PYTHONUNBUFFERED=1 \
+    POISE_STATE_DIR=/var/lib/poise
+# History, alerts and token: a volume, so that they outlive the container and have a place where its root is read-only. A named volume takes its owner
+# from the folder here.
+RUN useradd --system --uid 65532 --no-create-home --shell /usr/sbin/nologin poise \
+    && install -d -o poise -m 0700 /var/lib/poise
 COPY --from=build-dashboard /opt/poise /opt/poise
 USER poise
+VOLUME /var/lib/poise
 EXPOSE 9748
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9748/healthz', timeout=4)"]
 ENTRYPOINT ["poise"]

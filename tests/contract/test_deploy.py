@@ -29,8 +29,8 @@ pytestmark = pytest.mark.contract
 SECONDS = 60.0
 #: Everything is there within two scrapes and one evaluation, some twenty seconds; this is for a machine that is out of breath.
 PATIENCE = 180.0
-#: What listens where in the folder; 9094 is the webhook receiver of the shipped Alertmanager configuration.
-PORTS = (9747, 9090, 9093, 9094)
+#: What listens where in the folder; 19747 is the webhook receiver of the shipped Alertmanager configuration.
+PORTS = (9747, 9090, 9093, 19747)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
     with contextlib.ExitStack() as stack:
         receiver = stack.enter_context(receiving())
-        ports = {port: free_port() for port in PORTS} | {9094: receiver.port}
+        ports = {port: free_port() for port in PORTS} | {19747: receiver.port}
         for path in (folder / "prometheus" / "prometheus.yml", folder / "alertmanager" / "alertmanager.yml"):
             path.write_text(rewritten(path.read_text(), ports))
         node = stack.enter_context(SimulatedNode.create(logs / "node.nvml", "h20x2"))

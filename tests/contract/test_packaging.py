@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -116,3 +117,34 @@ def test_the_exporters_unit_keeps_the_devices_and_processes_open_that_it_is_ther
 def test_the_dashboards_unit_has_no_rights_over_the_node() -> None:
     settings = (UNITS / "poise-dashboard.service").read_text().splitlines()
     assert {"CapabilityBoundingSet=", "AmbientCapabilities=", "PrivateDevices=yes", "ProtectProc=invisible"} <= set(settings)
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in settings
+
+
+def test_the_dashboards_unit_has_a_state_folder_of_its_own_and_says_so_to_the_program() -> None:
+    """systemd gives a state folder and all in it to the service's user: it must not be the one from which the exporter reads."""
+    dashboard, exporter = ((UNITS / f"poise-{name}.service").read_text() for name in ("dashboard", "exporter"))
+    (folder,) = re.findall(r"^StateDirectory=(\S+)$", dashboard, re.MULTILINE)
+    assert f"Environment=POISE_STATE_DIR=/var/lib/{folder}\n" in dashboard
+    assert "StateDirectoryMode=0700\n" in dashboard
+    (measured,) = re.findall(r"^Environment=POISE_EXPORTER_INTERCONNECT_FILE=(\S+)$", exporter, re.MULTILINE)
+    assert not measured.startswith(f"/var/lib/{folder}/")
+
+
+def test_the_dashboard_of_the_unit_keeps_history_and_token_in_its_state_folder(tmp_path: Path) -> None:
+    """Its command line with a home that nobody may write in, as DynamicUser= has it, read again on the signal of ExecReload=."""
+    (start,) = re.findall(r"^ExecStart=/opt/poise/bin/poise (.*) \$ARGS$", (UNITS / "poise-dashboard.service").read_text(), re.MULTILINE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "poise.cli", *start.split(), "--listen", f"127.0.0.1:{port}", "--exporter", "http://127.0.0.1:1"]
+    environment = {**os.environ, "HOME": "/proc/no-home", "POISE_STATE_DIR": str(tmp_path / "state")}
+    log = tmp_path / "log"
+    with log.open("wb") as output, subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process:
+        try:
+            wait_until(lambda: answers(port) or process.poll() is not None, "the page answers")
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "read anew" in log.read_text() or process.poll() is not None, "it read its settings again")
+        finally:
+            process.terminate()
+        assert process.wait(BUILD_SECONDS) == 0, log.read_text()
+    assert {"history.db", "token"} <= {path.name for path in (tmp_path / "state").iterdir()}
+    assert "in memory" not in log.read_text()

@@ -16,7 +16,7 @@ from tests.dockerfile import Stage, read_dockerfile
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = read_dockerfile(ROOT / "Dockerfile")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-KNOWN = {"FROM", "WORKDIR", "COPY", "RUN", "LABEL", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+KNOWN = {"FROM", "WORKDIR", "COPY", "RUN", "LABEL", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
 IMAGES = ("exporter", "dashboard")
 
 
@@ -71,6 +71,16 @@ def test_the_images_have_one_version_wherever_they_are_named() -> None:
     tagged = {(path.name, tag) for path in pages for tag in re.findall(r"\bpoise-(?:exporter|dashboard):([\w.-]+)", path.read_text())}
     assert {name for name, _ in tagged} >= {"Dockerfile", "containers.md", "deploy.md", "compose.yaml"}
     assert {tag for _, tag in tagged} == {version}
+
+
+def test_the_dashboards_state_is_a_volume_that_its_user_owns_and_the_exporter_keeps_nothing() -> None:
+    stage = STAGES["dashboard"]
+    (state,) = re.findall(r"POISE_STATE_DIR=(\S+)", stage.all("ENV")[0].rest)
+    assert [volume.rest for volume in stage.all("VOLUME")] == [state]
+    (made,) = stage.all("RUN")
+    assert f"install -d -o {users(stage)[0]} -m 0700 {state}" in made.rest
+    assert made.rest.index("useradd") < made.rest.index("install -d")
+    assert STAGES["exporter"].all("VOLUME") == []
 
 
 def users(stage: Stage) -> list[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from poise.alerts import settings as alert_settings
 from poise.cli.main import build_parser
 from poise.dashboard.command import DEFAULT_LISTEN as DASHBOARD_LISTEN
 from poise.exporter import setting_values, settings
 from poise.exporter.nvml import registry
+from poise.history import settings as history_settings
 from poise.testbed.manifests.files import DASHBOARDS, Links, contents
 
 from tests.dockerfile import read_dockerfile
@@ -111,6 +114,34 @@ def test_poise_takes_what_it_is_told() -> None:
     page = build_parser("up").parse_args(words("dashboard"))
     host, port = page.listen
     assert (f"{host}:{port}", page.exporter, page.no_exporter) == (DASHBOARD_LISTEN, f"http://{chosen.listen}", True)
+
+
+def test_the_page_evaluates_no_rules_beside_prometheus_and_silences_at_its_alertmanager() -> None:
+    """Two evaluators of the same rules are two notifications of one alert."""
+    page = alert_settings.load(build_parser("up").parse_args(words("dashboard")), {})
+    (manager,) = PROMETHEUS["alerting"]["alertmanagers"]
+    assert page.mode == "external"
+    assert [place.url for place in page.alertmanagers] == [f"http://{target}" for target in manager["static_configs"][0]["targets"]]
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES))
+def test_a_service_whose_root_is_read_only_keeps_its_state_in_a_volume(service: str) -> None:
+    state = SERVICES[service].get("environment", {}).get("POISE_STATE_DIR")
+    if service == "dashboard":
+        assert state == history_settings.default_path({"POISE_STATE_DIR": state}).parent.as_posix()
+        assert mounts(service)[state] in COMPOSE["volumes"]
+        assert f"VOLUME {state}\n" in (ROOT / "Dockerfile").read_text(), "a named volume takes its owner from the image"
+    else:
+        assert state is None
+
+
+def test_nothing_here_listens_where_the_shipped_receivers_are_looked_for() -> None:
+    configuration = yaml.safe_load(FILES["alertmanager/alertmanager.yml"])
+    urls = [webhook["url"] for receiver in configuration["receivers"] for webhook in receiver.get("webhook_configs", ())]
+    ports = {urlsplit(url).port for url in urls}
+    assert len(ports) == 1
+    # Alertmanager's own: 9093 page, 9094 cluster (its --help). 9100 to 9999 are given to exporters (Prometheus' wiki, Default port allocations).
+    assert not ports & {*PORTS.values(), 9094, *range(9090, 10_000)}
 
 
 def test_the_exporter_has_the_rights_that_the_page_names_and_all_cards() -> None:
