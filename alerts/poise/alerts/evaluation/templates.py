@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-_ACTION = re.compile(r"\{\{(-\s)?(.*?)(\s-)?\}\}", re.DOTALL)
 _FIELD = re.compile(r"(?:\$(labels|externalLabels)|\.(Labels|ExternalLabels))\.([a-zA-Z_][a-zA-Z0-9_]*)")
-#: A bar that stands in no quotes.
-_PIPE = re.compile(r'\|(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _PRINTF = re.compile(r'printf\s+"([^"\\]*)"')
 #: One verb of printf: flags, width, precision, letter. Letters that take a number.
 _VERB = re.compile(r"%([-+ 0]*)(\d*)(?:\.(\d+))?([a-zA-Z%])")
 _NUMBER_VERBS = "feEgGv"
+#: Characters that a printf may ask for as width or precision; Go takes up to 1e6, and each alert at each evaluation would be as long.
+WIDEST = 1_000
 
 _LARGE = ("k", "M", "G", "T", "P", "E", "Z", "Y")
 _SMALL = ("m", "u", "n", "p", "f", "a", "z", "y")
@@ -28,6 +27,10 @@ _BINARY = ("ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi")
 
 #: From this power of ten on, and below the other, Go's %g writes an exponent (strconv/ftoa.go, shortest form).
 _LARGEST_PLAIN, _SMALLEST_PLAIN = 6, -4
+
+
+#: Characters of a template that a message quotes.
+_LONGEST_QUOTE = 120
 
 
 class TemplateError(ValueError):
@@ -138,8 +141,8 @@ def humanize_timestamp(value: float) -> str:
     """Unix seconds as Go prints a moment: `1435065584.128` is `2015-06-23 13:19:44.128 +0000 UTC`."""
     if not math.isfinite(value):
         return _four(value)
-    whole = math.floor(value * 1000)
     try:
+        whole = math.floor(value * 1000)
         moment = datetime.fromtimestamp(whole // 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return _four(value)
@@ -181,43 +184,72 @@ class Template:
                 continue
             try:
                 texts.append(_carried_out(part, labels, value, external))
-            except ValueError as error:
+            except (ValueError, ArithmeticError) as error:
                 return f"<error expanding template: {error}>"
         return "".join(texts)
 
 
 def parse_template(text: str) -> Template:
-    """Raises TemplateError for what is no template of the kinds above."""
+    """Raises TemplateError for what is no template of the kinds above. Takes time in proportion to the text."""
     parts: list[str | _Action] = []
     position, trim = 0, False
-    for match in _ACTION.finditer(text):
-        literal = text[position : match.start()]
+    while (begin := text.find("{{", position)) >= 0:
+        end = text.find("}}", begin + 2)
+        if end < 0:
+            raise TemplateError(f"{text[begin:][:60]!r} has no closing braces")
+        inside, trim_before, trim_after = _trimmed(text[begin + 2 : end])
+        literal = text[position:begin]
         literal = literal.lstrip() if trim else literal
-        literal = literal.rstrip() if match[1] else literal
-        parts += [literal, _parse_action(match[2].strip(), match[0])]
-        position, trim = match.end(), bool(match[3])
+        literal = literal.rstrip() if trim_before else literal
+        parts += [literal, _parse_action(inside, text[begin : end + 2])]
+        position, trim = end + 2, trim_after
     rest = text[position:].lstrip() if trim else text[position:]
-    if "{{" in rest:
-        raise TemplateError(f"{rest[rest.index('{{') :][:60]!r} has no closing braces")
     return Template(tuple(part for part in (*parts, rest) if part != ""))
 
 
+def _trimmed(inside: str) -> tuple[str, bool, bool]:
+    """What stands between the braces, and whether a dash takes the blanks before and after them."""
+    before = inside[:1] == "-" and inside[1:2].isspace()
+    inside = inside[2:] if before else inside
+    after = inside[-1:] == "-" and inside[-2:-1].isspace()
+    return (inside[:-2] if after else inside).strip(), before, after
+
+
+def _piped(text: str) -> list[str]:
+    """The parts between the bars that stand in no quotes."""
+    parts = [""]
+    for number, piece in enumerate(text.split('"')):
+        if number % 2:
+            parts[-1] += f'"{piece}"'
+            continue
+        first, *more = piece.split("|")
+        parts[-1] += first
+        parts += more
+    return parts
+
+
 def _parse_action(text: str, whole: str) -> _Action:
-    first, *steps = (step.strip() for step in _PIPE.split(text))
+    if text.count('"') % 2:
+        raise TemplateError(f"{_short(whole)}: a quote is not closed")
+    first, *steps = (step.strip() for step in _piped(text))
     if first in FUNCTIONS or " " in first:
         # `humanize $value` is `$value | humanize`, and `printf "…" $value` likewise.
         head, _, first = first.rpartition(" ")
         steps = [head.strip(), *steps]
     for step in steps:
         if step not in FUNCTIONS and not _printf_format(step):
-            raise TemplateError(f"{whole}: {step!r} is not supported; there are {', '.join(sorted(FUNCTIONS))} and printf")
+            raise TemplateError(f"{_short(whole)}: {_short(step)!r} is not supported; there are {', '.join(sorted(FUNCTIONS))} and printf")
     if first in ("$value", ".Value"):
         return _Action("value", "", tuple(steps))
     field = _FIELD.fullmatch(first)
     if field is None:
-        raise TemplateError(f"{whole}: {first!r} is not supported; there are $labels.NAME, $externalLabels.NAME and $value")
+        raise TemplateError(f"{_short(whole)}: {_short(first)!r} is not supported; there are $labels.NAME, $externalLabels.NAME and $value")
     source = field[1] or field[2][0].lower() + field[2][1:]
     return _Action(source, field[3], tuple(steps))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 
 def _printf_format(step: str) -> str | None:
@@ -227,6 +259,9 @@ def _printf_format(step: str) -> str | None:
         return None
     verbs = [verb for verb in _VERB.finditer(match[1]) if verb[4] != "%"]
     known = len(verbs) == 1 and verbs[0][4] in (*_NUMBER_VERBS, "s")
+    for size in (size for verb in _VERB.finditer(match[1]) for size in verb.group(2, 3) if size):
+        if len(size) > len(str(WIDEST)) or int(size) > WIDEST:
+            raise TemplateError(f"printf: {_short(size)} is too wide; at most {WIDEST} characters are supported")
     return match[1] if known and "%" not in _VERB.sub("", match[1]) else None
 
 

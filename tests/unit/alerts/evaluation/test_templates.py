@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.alerts.evaluation.templates import TemplateError, go_float, parse_template
+from poise.alerts.evaluation.templates import FUNCTIONS, TemplateError, go_float, parse_template
 
 
 def expanded(text: str, value: float = 0.97, **labels: str) -> str:
@@ -81,6 +82,12 @@ def test_a_label_that_is_no_number_says_so_in_the_text_and_breaks_nothing() -> N
         ("{{ $labels.gpu | toUpper }}", "'toUpper' is not supported"),
         ("{{ $labels }}", r"'\$labels' is not supported"),
         ("{{ $value", "has no closing braces"),
+        ("{{" * 20_000, "has no closing braces"),
+        ("{{ $value " + "| '" * 20_000 + " }}", "is not supported"),
+        ('{{ $value | printf "%.1f }}', "a quote is not closed"),
+        ('{{ $value | printf "%99999999999999999999f" }}', "99999999999999999999 is too wide; at most 1000"),
+        ('{{ $value | printf "%.1001f" }}', "1001 is too wide"),
+        ('{{ printf "%1001%%1f" $value }}', "1001 is too wide"),
         ('{{ printf "%d" $value }}', "is not supported"),
         ('{{ printf "%s %s" $value }}', "is not supported"),
     ],
@@ -88,6 +95,23 @@ def test_a_label_that_is_no_number_says_so_in_the_text_and_breaks_nothing() -> N
 def test_what_is_not_supported_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(TemplateError, match=named):
         parse_template(text)
+
+
+@pytest.mark.parametrize("step", [*sorted(FUNCTIONS), 'printf "%1000.1000f"', 'printf "%+e"', 'printf "%s"'])
+@pytest.mark.parametrize("value", [1e306, 1.7976931348623157e308, -1e308, 5e-324, math.inf, math.nan])
+def test_every_function_takes_every_number(step: str, value: float) -> None:
+    assert expanded(f"{{{{ $value | {step} }}}}", value)
+    assert expanded(f"{{{{ $labels.number | {step} }}}}", number=repr(value))
+
+
+def test_a_bar_in_quotes_is_text() -> None:
+    assert expanded('{{ $value | printf "|%.0f|" | printf "<%s>" }}', 1.0) == "<|1|>"
+
+
+@given(st.text('{}-| "$.valuehmizprntf%s1', max_size=60))
+def test_any_text_is_a_template_or_refused(text: str) -> None:
+    with contextlib.suppress(TemplateError):
+        parse_template(text).expand({}, 1.5, {})
 
 
 @given(st.text(max_size=40))
