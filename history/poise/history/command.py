@@ -20,8 +20,7 @@ from poise.history.querier.door import matchers
 from poise.history.settings import HistorySettings
 from poise.history.statistics import Statistics, statistics
 from poise.history.store.read_only import ReadOnlyStore
-from poise.history.store.reader import ReadFailed
-from poise.history.store.sqlite_file import StoreError
+from poise.history.store.sqlite_file import ReadFailed, StoreError
 
 DONE, COULD_NOT = 0, 2
 #: Seconds of a query whose range was not said.

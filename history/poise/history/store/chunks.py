@@ -57,7 +57,7 @@ def decode_chunk(data: bytes) -> tuple[Times, Floats]:
         body = zlib.decompress(data[_CHUNK.size :])
         if version != _VERSION or count < 1 or len(body) != 4 * (count - 1) + 8 * count:
             raise DamagedChunk(f"a chunk of version {version} with {count} samples in {len(body)} bytes")
-    except (struct.error, zlib.error) as error:
+    except (struct.error, zlib.error, TypeError) as error:
         raise DamagedChunk(str(error)) from None
     deltas = np.frombuffer(body, dtype="<i4", count=count - 1)
     times = first + np.concatenate(([0], np.cumsum(deltas, dtype=np.int64)))
@@ -81,7 +81,7 @@ def decode_tick(data: bytes) -> tuple[np.ndarray, Floats]:
         body = zlib.decompress(data[_TICK.size :])
         if version != _VERSION or len(body) != 12 * count:
             raise DamagedChunk(f"a tick of version {version} with {count} samples in {len(body)} bytes")
-    except (struct.error, zlib.error) as error:
+    except (struct.error, zlib.error, TypeError) as error:
         raise DamagedChunk(str(error)) from None
     return np.frombuffer(body, dtype="<u4", count=count), np.frombuffer(body, dtype="<f8", offset=4 * count).astype(np.float64)
 

@@ -44,6 +44,10 @@ class Database:
         """Gives the file free."""
         self._file.close()
 
+    def set_aside(self) -> None:
+        """A new, empty file after a failure that says `lost`. Raises StoreError."""
+        self._file.set_aside()
+
     # ----------------------------------------------------------------------------------------------------------- writing
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writer]:

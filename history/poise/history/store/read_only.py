@@ -16,9 +16,9 @@ from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import StoredSeries
 from poise.history.store.database import MIGRATIONS
 from poise.history.store.head import Head
-from poise.history.store.reader import Reader, ReadFailed
+from poise.history.store.reader import Reader
 from poise.history.store.selecting import known, labels_of, newer, with_older
-from poise.history.store.sqlite_file import StoreError
+from poise.history.store.sqlite_file import ReadFailed, StoreError
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import QueuePool

@@ -5,24 +5,22 @@ Knows SQLite and the tables; knows no scrape and no query.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from poise.history.promql.labels import Labels, labels
 from poise.history.store.chunks import HEAD_BYTES, HOUR, chunk_samples
+from poise.history.store.sqlite_file import reading
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import ColumnElement, Connection, Engine, func, select, text
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy import BLOB, ColumnElement, Engine, cast, func, select, text
+
+logger = logging.getLogger(__name__)
 
 #: Series that one statement names; SQLite takes 32,766 parameters.
 BATCH = 500
 
 _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
-
-
-class ReadFailed(Exception):
-    """The disk does not give what is on it; the message says why."""
 
 
 def _reaching(start: int, end: int) -> tuple[ColumnElement[bool], ...]:
@@ -34,34 +32,44 @@ def _reaching(start: int, end: int) -> tuple[ColumnElement[bool], ...]:
     return (_chunk.c.shelved.is_(False), _chunk.c.start >= hour, _chunk.c.start <= end, _chunk.c.end + 0 >= start)
 
 
+def _labels(written: object) -> Labels | None:
+    """A series' labels as they were written, None for what is none."""
+    try:
+        found = json.loads(written) if isinstance(written, bytes) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not found or not all(isinstance(value, str) for value in found.values()):
+        return None
+    return labels(found)
+
+
 class Reader:
     """Reads one file. Every method raises ReadFailed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except (DatabaseError, OSError) as error:
-            raise ReadFailed(str(error.orig if isinstance(error, DatabaseError) else error)) from None
-
     def all_series(self) -> dict[Labels, int]:
         """Every series that the file knows, with its number."""
-        with self._reading() as connection:
-            return {labels(json.loads(row.labels)): row.id for row in connection.execute(select(_series.c.id, _series.c.labels))}
+        # As bytes: what is no text any more would fail as a whole table otherwise.
+        wanted = select(_series.c.id, cast(_series.c.labels, BLOB).label("written"))
+        with reading(self._engine) as connection:
+            rows = connection.execute(wanted).all()
+        found = {own: row.id for row in rows if (own := _labels(row.written)) is not None}
+        if len(found) < len(rows):
+            logger.warning("the labels of %d of %d series are damaged; these are left out", len(rows) - len(found), len(rows))
+        return found
 
     def ticks(self) -> list[tuple[int, bytes]]:
         """All ticks (milliseconds, data), as they came."""
-        with self._reading() as connection:
-            return [(row.at, row.data) for row in connection.execute(select(_tick.c.at, _tick.c.data).order_by(_tick.c.id))]
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(_tick.c.at, _tick.c.data).order_by(_tick.c.id)).all()
+        return [(row.at, row.data) for row in rows if isinstance(row.at, int) and isinstance(row.data, bytes)]
 
     def chunks(self, series: Sequence[int], start: int, end: int) -> dict[int, list[bytes]]:
         """The chunks of some series that reach into start … end, by number, in order of time."""
         found: dict[int, list[bytes]] = {}
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             for first in range(0, len(series), BATCH):
                 wanted = (
                     select(_chunk.c.series, _chunk.c.data)
@@ -76,7 +84,7 @@ class Reader:
     def edges(self, *, shelved: bool) -> tuple[int, int] | None:
         """Earliest start and latest end of the chunks that are (not) shelved; None when there are none."""
         here = _chunk.c.shelved.is_(shelved)
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             first = connection.execute(select(_chunk.c.end).where(here).order_by(_chunk.c.end).limit(1)).scalar()
             if first is None:
                 return None
@@ -89,7 +97,7 @@ class Reader:
     def present(self, series: Sequence[int], start: int, end: int) -> set[int]:
         """Which of some series have chunks that reach into start … end."""
         found: set[int] = set()
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             for first in range(0, len(series), BATCH):
                 wanted = (
                     select(_chunk.c.series)
@@ -103,13 +111,13 @@ class Reader:
     def sizes(self) -> Iterator[tuple[int, int, int]]:
         """Of each chunk that is not shelved: its series, its samples, its bytes."""
         wanted = select(_chunk.c.series, func.substr(_chunk.c.data, 1, HEAD_BYTES), func.length(_chunk.c.data))
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             for series, head, size in connection.execute(wanted.where(_chunk.c.shelved.is_(False)).execution_options(yield_per=10_000)):
                 yield series, chunk_samples(head), size
 
     def counts(self) -> Mapping[str, int]:
         """How many series, chunks and ticks there are."""
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             return {
                 table.name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
                 for table in (_series, _chunk, _tick)
@@ -117,7 +125,7 @@ class Reader:
 
     def used_bytes(self) -> int:
         """Bytes of the file that hold something."""
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             size, pages, free = (
                 int(connection.execute(text(f"PRAGMA {name}")).scalar_one()) for name in ("page_size", "page_count", "freelist_count")
             )

@@ -26,10 +26,9 @@ from poise.history.store.chunks import HOUR, encode_tick
 from poise.history.store.database import Database
 from poise.history.store.flushing import flush
 from poise.history.store.head import Head, Record
-from poise.history.store.reader import ReadFailed
 from poise.history.store.selecting import known, labels_of, newer, with_older
 from poise.history.store.shelf import Shelf
-from poise.history.store.sqlite_file import StoreError, WriteFailed
+from poise.history.store.sqlite_file import ReadFailed, StoreError, WriteFailed
 
 logger = logging.getLogger(__name__)
 
