@@ -42,8 +42,8 @@ from poise.exporter.web.security import WebSecurity
 
 logger = logging.getLogger(__name__)
 
-#: Exit codes: a setting or address is wrong; the same as for any failed action.
-FAILED = 1
+#: Exit codes: something of ours broke; a setting or address is wrong, so that it could not be carried out (as every command of Poise has it).
+FAILED, COULD_NOT = 1, 2
 LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: The whole of leaving is done in two seconds; each part gets its share of them.
 JOIN_SECONDS = 0.5
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT. 0 after such an end, 1 when a setting or the address is wrong."""
+    """Serves until SIGTERM or SIGINT. 0 after such an end, 2 when a setting or the address is wrong, 1 when no thread can be started."""
     # From the first moment on, for it ends a process that does not take it. The others still end one whose settings are on a disk that hangs.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
@@ -72,7 +72,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         host, port = setting_values.parse_listen(chosen.listen)
     except SettingsError as error:
         print(f"poise: {error}", file=sys.stderr)
-        return FAILED
+        return COULD_NOT
     logs.set_up(chosen.log_level, chosen.log_format)
     exporter = Exporter(chosen)
     try:
@@ -80,7 +80,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         server = HttpServer(host, port, exporter.pages, security=security)
     except (ListenError, SettingsError) as error:
         print(f"poise: {error}", file=sys.stderr)
-        return FAILED
+        return COULD_NOT
     # Blocked before any thread starts, so that no thread takes them, and waited for: a handler would run only once the main thread wakes,
     # which a signal that the kernel hands to another thread does not do.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE_SIGNALS)

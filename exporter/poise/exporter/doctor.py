@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour (default auto: in a terminal only)")
-    setting_flags.add_arguments(parser, registry.SWITCHES)
+    setting_flags.add_arguments(parser, registry.SWITCHES, serves=False)
     parser.set_defaults(log_level="error")
 
 

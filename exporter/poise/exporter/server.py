@@ -21,6 +21,7 @@ from typing import Any
 
 from poise.exporter import http_checks
 from poise.exporter.handler import Handler
+from poise.exporter.listening import refused
 from poise.exporter.pages import Pages
 from poise.exporter.web import tls
 from poise.exporter.web.security import InForce, WebSecurity
@@ -105,8 +106,7 @@ class HttpServer(ThreadingHTTPServer):
             self.address_family, address = self._resolve(host, port)
             super().__init__(address, BaseRequestHandler)  # never made: finish_request makes ours
         except (OSError, UnicodeError, OverflowError) as error:
-            words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ListenError(f"--listen={shown}: {words.lower()}; choose another address with --listen HOST:PORT") from None
+            raise ListenError(refused(shown, error, "poise exporter")) from None
 
     def _resolve(self, host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
         if self._dual_stack:

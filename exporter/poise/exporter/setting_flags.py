@@ -21,10 +21,12 @@ class _SwitchCollector(argparse.Action):
         namespace.collectors = switches
 
 
-def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]) -> None:
-    """Adds every flag of the exporter. `collectors`: name → help of each collector that can be switched."""
+def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str], *, serves: bool = True) -> None:
+    """Adds every flag of the exporter; without `serves`, for who only looks, those alone that say what is looked at. `collectors`: name → help of
+    each collector that can be switched."""
     parser.add_argument("--config", metavar="FILE", help="configuration file (default: poise.toml here, if there is one)")
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve; :PORT for IPv4 and IPv6 (default: {DEFAULT_LISTEN})")
+    if serves:
+        parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve; :PORT for IPv4 and IPv6 (default: {DEFAULT_LISTEN})")
     parser.add_argument("--interval", metavar="DURATION", help=f"how often each card is read (default: {DEFAULT_INTERVAL:g}s)")
     parser.add_argument(
         "--engine-interval", metavar="DURATION", help=f"how often each engine is asked (default: {DEFAULT_ENGINE_INTERVAL:g}s)"
@@ -49,12 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser, collectors: Mapping[str, str]
         "--no-discover", dest="discover", action="store_const", const=False, help="do not look for engines and routers in /proc"
     )
     parser.add_argument("--expected-gpus", metavar="N", help="cards that should be here (default: NVIDIA display controllers on PCI)")
-    parser.add_argument(
-        "--web.config.file",
-        dest="web_config_file",
-        metavar="FILE",
-        help="TLS, client certificates and basic auth, in the format of Prometheus' exporters (default: none of them)",
-    )
+    if serves:
+        parser.add_argument(
+            "--web.config.file",
+            dest="web_config_file",
+            metavar="FILE",
+            help="TLS, client certificates and basic auth, in the format of Prometheus' exporters (default: none of them)",
+        )
     parser.add_argument(
         "--interconnect-file",
         metavar="FILE",

@@ -154,6 +154,14 @@ def test_own_look_on_a_machine_without_driver_could_not_look(capsys: pytest.Capt
     assert "no NVIDIA driver" in capsys.readouterr().out
 
 
+def test_flags_of_who_serves_are_not_among_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    told = capsys.readouterr().out
+    assert "--expected-gpus" in told
+    assert not [flag for flag in ("--listen", "--web.config.file") if flag in told]
+
+
 def test_bad_window_names_flag_and_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--here", "--window", "soon"]) == 2
     assert "--window=soon" in capsys.readouterr().err

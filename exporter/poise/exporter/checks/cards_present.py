@@ -54,9 +54,17 @@ def check(snapshot: NodeSnapshot, window: Window) -> Iterator[CheckResult]:
             evidence=evidence,
         )
     else:
-        of = "" if snapshot.gpus_expected is None else f" of {snapshot.gpus_expected} expected"
-        sentence = f"driver {snapshot.driver.driver}, {words.count(len(answering), 'card')}{of} answer"
+        sentence = f"driver {snapshot.driver.driver}, {_answering(len(answering), snapshot.gpus_expected)}"
         yield CheckResult(NAME, TITLE, Status.PASS, State.OK, sentence, evidence=evidence)
+
+
+def _answering(count: int, expected: int | None) -> str:
+    cards = words.count(count, "card")
+    if expected is None:
+        return f"{cards} answer"
+    if count == expected:
+        return f"{cards} of {expected} expected answer"
+    return f"{cards} answer, " + (f"more than the {expected} expected" if expected else "none was expected")
 
 
 def _no_driver(snapshot: NodeSnapshot, evidence: dict[str, str]) -> CheckResult:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from poise.testbed import paths
-from poise.testbed.bench import drive, run, summary
+from poise.testbed.bench import drive, profile, run, summary
 from poise.testbed.bench.arguments import chosen_profile, light_options
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
@@ -21,6 +21,8 @@ def load_profile(arguments: argparse.Namespace, progress: Progress, say: Callabl
     foreign = light_options(arguments)
     if foreign:
         raise TestbedError(f"{foreign[0]} belongs to the light client: leave out --profile, or {foreign[0]}")
+    # Before the deployment, which decides the size only: a wrong name is wrong whatever runs, and to start one takes minutes.
+    profile.content(arguments.profile)
     layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
     deployment = Deployment.open(layout.root)
     chosen = chosen_profile(arguments, deployment.plan.build)

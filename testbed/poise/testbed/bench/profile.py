@@ -121,17 +121,23 @@ def names() -> list[str]:
 
 def load(name: str, scale: Build) -> LoadProfile:
     """A profile by name, or one's own by the path of its file (….toml). Raises TestbedError for what is not there or wrong in it."""
+    stem, data = content(name)
+    return parse(stem, data, scale)
+
+
+def content(name: str) -> tuple[str, Mapping[str, object]]:
+    """Its short name and what stands in its file, for every size of model. Raises TestbedError when it is not there or no TOML."""
     if name.endswith(".toml"):
         path = Path(name)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TestbedError(f"profile {name} cannot be read: {error}") from None
-        return parse(path.stem, _toml(name, text), scale)
+        return path.stem, _toml(name, text)
     if name not in names():
         raise TestbedError(f"there is no profile {name!r}: choose from {', '.join(names())}, or give the path of a .toml file")
     text = (importlib.resources.files("poise.testbed.bench") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
-    return parse(name, _toml(name, text), scale)
+    return name, _toml(name, text)
 
 
 def _toml(name: str, text: str) -> Mapping[str, object]:

@@ -368,6 +368,21 @@ def test_a_fatal_xid_that_came_with_the_loss_is_its_cause(xids: dict[str, float]
     assert bool(told) is ("restart it" in line.fix)
 
 
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        (2, "2 cards of 2 expected answer"),
+        (1, "2 cards answer, more than the 1 expected"),
+        (0, "2 cards answer, none was expected"),
+        (None, "2 cards answer"),
+    ],
+)
+def test_cards_that_answer_are_counted_against_those_that_are_expected(expected: int | None, said: str) -> None:
+    outcome = play(lambda _: node([card(0, busy=0), card(1, busy=0)], expected=expected), 0)
+    (line,) = [result for result in outcome.results if result.check == "cards"]
+    assert (line.status, line.sentence.partition(", ")[2]) == (Status.PASS, said)
+
+
 def test_fewer_cards_than_expected_is_a_problem() -> None:
     outcome = play(lambda _: node([card(0, busy=0)], expected=2), 0)
     assert failing(outcome)["cards"].sentence == "1 of 2 expected cards answer"

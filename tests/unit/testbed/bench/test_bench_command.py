@@ -45,6 +45,13 @@ def test_options_that_do_not_belong_together_are_named(
     assert said in capsys.readouterr().err
 
 
+def test_a_profile_that_there_is_not_is_said_before_a_deployment_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("title = ")
+    for name, said in (("octopus", "there is no profile 'octopus'"), (str(tmp_path / "broken.toml"), "is no TOML")):
+        assert command.run(parsed("load", "--state-dir", str(tmp_path / "none"), "--profile", name)) == 1
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
