@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import bench_exporter as bench
+import bench_page
 from poise.alerts.rule_set import rule_files
 from poise.alerts.rules import render
 from poise.alerts.settings import AlertSettings
 
-BEGINS, ENDS = "<!-- bench_alerts.py begins -->\n", "<!-- bench_alerts.py ends -->\n"
 #: What issue 5 wants: all rules of a node, `poise up` with its exporter, the exporter's page during long queries.
 MOST_EVALUATION_SECONDS, MOST_BYTES, MOST_SCRAPE_SECONDS = 0.150, 300_000_000, 0.100
 INTERVAL = 15
@@ -219,13 +219,6 @@ def _row(what: str, ours: float, theirs: float, unit: str) -> str:
     return f"| {what} | {ours:.3g} {unit} | {'n/a' if theirs != theirs else f'{theirs:.3g} {unit}'} |"
 
 
-def with_section(text: str, section: str) -> str:
-    """The page with the section in its place, or at its end."""
-    if BEGINS in text and ENDS in text:
-        return text[: text.index(BEGINS)] + BEGINS + section + text[text.index(ENDS) :]
-    return f"{text.rstrip()}\n\n{BEGINS}{section}{ENDS}"
-
-
 def main() -> int:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -236,7 +229,7 @@ def main() -> int:
         section = report(measure(arguments.seconds, Path(folder)), arguments.seconds)
     print(section)
     if arguments.write is not None:
-        arguments.write.write_text(with_section(arguments.write.read_text(encoding="utf-8"), section), encoding="utf-8")
+        bench_page.put(arguments.write, Path(__file__), section)
     return 0
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench_page
 from poise.testbed import load, lock, paths, shapes, teardown
 from poise.testbed.deployment import Deployment
 from poise.testbed.load import LoadResult, LoadSettings
@@ -35,8 +36,6 @@ ANSWER_TOKENS = 32
 #: Unmeasured load after each change: an exporter that starts finds the engine, asks its version and polls for the first time.
 SETTLE_SECONDS = 5.0
 BOOTSTRAP_DRAWS = 2000
-#: The section of the report that is ours; whoever writes the rest of the file keeps it.
-BEGINS, ENDS = "<!-- bench_engine.py begins -->\n", "<!-- bench_engine.py ends -->\n"
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def drive(deployment: Deployment, seconds: float, seed: int) -> LoadResult:
 
 
 def report(blocks: Sequence[Block], seconds: float, build: str) -> str:
-    """The section of docs/benchmarks.md, markers included."""
+    """The section of docs/benchmarks.md."""
     rows = "\n".join(
         f"| TTFT p{c.share} | {c.polled * 1e3:.1f} ms | {c.alone * 1e3:.1f} ms | {c.ratio:.3f} | {c.low:.3f} to {c.high:.3f} |"
         for c in (compare(blocks, 50), compare(blocks, 95), compare(blocks, 99))
@@ -125,8 +124,7 @@ def report(blocks: Sequence[Block], seconds: float, build: str) -> str:
     single = {polled: [quantile(block.first_tokens, 99) * 1e3 for block in arm] for polled, arm in arms.items()}
     spread = {polled: f"{min(values):.0f} to {max(values):.0f} ms" for polled, values in single.items()}
     where = "vLLM's CPU build with the tiny model on a simulated card" if build == "cpu" else "vLLM on a GPU"
-    return f"""{BEGINS}
-## A loaded engine, polled and not
+    return f"""## A loaded engine, polled and not
 
 Made by `make bench-engine` (`scripts/bench_engine.py`): {where}, {os.cpu_count()} cores, {CLIENTS} clients without pause, prompts of {PROMPT_WORDS}
 tokens, answers of {ANSWER_TOKENS}. The exporter as it ships (all collectors, the engine's page every 5 s) runs in every other of {len(blocks)} blocks of
@@ -142,14 +140,7 @@ tokens, answers of {ANSWER_TOKENS}. The exporter as it ships (all collectors, th
 The interval comes from drawing the {len(blocks) // 2} pairs of neighbouring blocks anew {BOOTSTRAP_DRAWS} times: a ratio of 1 inside it means that no difference was
 seen. Client, engine, mirror and exporter share the cores here; on a GPU server the exporter has cores of its own, and what is left is the
 rendering of the page in the engine's API server.
-{ENDS}"""
-
-
-def with_section(text: str, section: str) -> str:
-    """`text` with our section replaced, or added at its end."""
-    before, begins, rest = text.partition(BEGINS)
-    after = rest.partition(ENDS)[2] if begins else ""
-    return before.rstrip("\n") + "\n\n" + section + after
+"""
 
 
 def say(text: str) -> None:
@@ -177,7 +168,7 @@ def main() -> int:
             section = report(blocks, arguments.seconds, deployment.plan.build)
     print(section)
     if arguments.write:
-        arguments.write.write_text(with_section(arguments.write.read_text(encoding="utf-8"), section), encoding="utf-8")
+        bench_page.put(arguments.write, Path(__file__), section)
     return 0
 
 

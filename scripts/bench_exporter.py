@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import bench_page
 from poise.testbed.nvml.gpu import Process
 from poise.testbed.nvml.node import SimulatedNode
 from poise.testbed.nvml.state import functions
@@ -57,8 +58,6 @@ WARM_UP_SECONDS = 3.0
 READY_SECONDS = 60.0
 INSTALL_SECONDS = 600
 DRIVER_SAMPLES_PER_SECOND = 6
-#: Where the part of the report begins that scripts/bench_engine.py writes.
-OTHERS = "<!-- bench_engine.py begins -->"
 #: What the exporter is to reach.
 LARGEST_RATIO = 3.0
 LARGEST_SCRAPE_SECONDS = 20e-3
@@ -392,12 +391,6 @@ call. Poise's own part of a tick is {own * 1e6 / 8:.0f} µs per card: the Python
 """
 
 
-def kept(report: Path) -> str:
-    """The section that bench_engine.py wrote into an older report, to stand behind the new one."""
-    _, mark, section = (report.read_text(encoding="utf-8") if report.exists() else "").partition(OTHERS)
-    return f"\n{mark}{section}" if mark else ""
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU use is measured (default: 20)")
@@ -443,7 +436,7 @@ def main() -> int:
         text = report(lines, rows, full, sum(floor_calls.values()), arguments.seconds, nvitop)
     print(text)
     if arguments.write:
-        arguments.write.write_text(text + kept(arguments.write))
+        arguments.write.write_text(text + bench_page.sections(arguments.write))
     return 0
 
 

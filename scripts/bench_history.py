@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench_page
 import numpy as np
 import uvicorn
 from fastapi import FastAPI
@@ -38,7 +39,6 @@ from poise.history.store.store import Store
 from poise.history.targets import parse_target
 from poise.history.text_format import PageReader
 
-BEGINS, ENDS = "<!-- bench_history.py begins -->\n", "<!-- bench_history.py ends -->\n"
 GPUS = 16
 INTERVAL = 5
 TICKS_PER_HOUR = 3600 // INTERVAL
@@ -329,13 +329,6 @@ three in ten are counters, one in ten is a ratio in hundredths, one in ten measu
 """
 
 
-def with_section(text: str, section: str) -> str:
-    """A page with our section in place of the one before, or at its end."""
-    before, begins, rest = text.partition(BEGINS)
-    after = rest.partition(ENDS)[2] if begins else ""
-    return before.rstrip("\n") + "\n\n" + BEGINS + section + ENDS + after
-
-
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     """Everything."""
     made, path = Series(arguments.series), folder / "history.db"
@@ -404,7 +397,7 @@ def main() -> int:
         section = report(measure(arguments, Path(folder)), arguments)
     print(section)
     if arguments.write is not None:
-        arguments.write.write_text(with_section(arguments.write.read_text(encoding="utf-8"), section), encoding="utf-8")
+        bench_page.put(arguments.write, Path(__file__), section)
     return 0
 
 

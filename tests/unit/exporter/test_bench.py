@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests import scripts
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "bench_exporter.py"
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_exporter", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_exporter", module)
-    spec.loader.exec_module(module)
+    module = scripts.loaded(SCRIPT, monkeypatch)
     monkeypatch.setattr(module, "FLOOR_PASSES", 1)
     monkeypatch.setattr(module, "TICKS", 1)
     return module
