@@ -125,8 +125,6 @@ def _load(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
             files.append(load(path))
         except RuleError as error:
             problems.append(Problem(error.place, error.message))
-        except UnicodeDecodeError as error:
-            problems.append(Problem(str(path), f"no UTF-8 text: {error.reason} at byte {error.start}"))
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from None
     return files, problems

@@ -5,22 +5,45 @@ Reads files each time it is asked, so that a reload sees what was changed. Evalu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from poise.alerts import shipped, thresholds
-from poise.alerts.rules import RuleFile, load
+from poise.alerts.rules import RuleError, RuleFile, load
 from poise.alerts.scale import rebase, scale_file, without
 from poise.alerts.settings import AlertSettings
+from poise.exporter.settings import nearest
 
 
 def rule_files(settings: AlertSettings, page: str) -> tuple[RuleFile, ...]:
     """The files; `page` is the dashboard's address for links.
 
     Raises:
-        RuleError: a file that Prometheus would refuse.
+        RuleError: a file that cannot be read or that Prometheus would refuse, or `without` names an alert that is not there.
         ThresholdError: a threshold that is not there or cannot have its value.
-        OSError: a file that cannot be read.
     """
-    ours = [rebase(without(load(path), settings.without), runbooks=f"{page}/runbooks", dashboard=page) for path in shipped.rule_files()]
-    files = thresholds.change([*ours, *(load(Path(path)) for path in settings.rules)], settings.thresholds)
+    shipped_files = [load(path) for path in shipped.rule_files()]
+    if problem := unknown_alert(settings.without, alert_names(shipped_files)):
+        raise RuleError("without", problem)
+    ours = [rebase(without(file, settings.without), runbooks=f"{page}/runbooks", dashboard=page) for file in shipped_files]
+    files = thresholds.change([*ours, *(_own(path) for path in settings.rules)], settings.thresholds)
     return files if settings.time_scale == 1.0 else tuple(scale_file(file, settings.time_scale) for file in files)
+
+
+def alert_names(files: Iterable[RuleFile]) -> tuple[str, ...]:
+    """The names of all alerts, sorted."""
+    return tuple(sorted({rule.name for file in files for rule in file.alerts}))
+
+
+def unknown_alert(wanted: Iterable[str], known: Sequence[str]) -> str:
+    """What is wrong with the first name that is no alert; "" when all are."""
+    name = next((one for one in wanted if one not in known), None)
+    return "" if name is None else f"{name}: there is no such alert; {nearest(name, known) if known else 'there are none'}"
+
+
+def _own(path: str) -> RuleFile:
+    """A file that --rules or the configuration names."""
+    try:
+        return load(Path(path))
+    except OSError as error:
+        raise RuleError(f"--rules={path}", f"cannot be read: {error.strerror or error}") from None

@@ -16,6 +16,10 @@ from typing import TypeVar
 import yaml
 from poise.alerts.durations import format_duration, parse_duration
 from poise.alerts.expressions import ExpressionError, parse
+from poise.exporter.settings import ordinary
+
+#: Bytes of a rule file; five thousand rules are 2 MB.
+LARGEST_FILE = 1 << 24
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -85,8 +89,17 @@ class RuleFile:
 
 
 def load(path: Path) -> RuleFile:
-    """Read a rule file. Raises OSError when it cannot be read and RuleError when Prometheus would refuse it."""
-    return parse_rules(path.read_text(encoding="utf-8"), str(path))
+    """Read a rule file; never waits, as a pipe would let us. Raises OSError when it cannot be read and RuleError when Prometheus would refuse it."""
+    try:
+        return parse_rules(ordinary(path, LARGEST_FILE).decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise RuleError(str(path), f"no UTF-8 text: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise RuleError(str(path), "no valid YAML: nested too deeply") from None
+    except RuleError:
+        raise
+    except ValueError as error:
+        raise RuleError(str(path), str(error)) from None
 
 
 def parse_rules(text: str, name: str = "rules") -> RuleFile:

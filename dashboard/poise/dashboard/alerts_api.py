@@ -7,6 +7,7 @@ GET /api/poise/v1/alerts/notifications                  how it goes with each Al
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -58,7 +59,7 @@ def create_router(
             start = _time(given.get("start"), end - _DEFAULT_HISTORY)
         except BadQuery as error:
             return answer({"error": str(error)}, 400)
-        found = history(start, end, given.get("name"))
+        found = await asyncio.to_thread(history, start, end, given.get("name"))  # from a file
         return answer(
             {
                 "start": start,

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields, replace
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 #: Seconds that the evaluator's thread may take to end a round.
 _THREAD_SECONDS = 1.0
 _MEMORY_FILE = "alerts.db"
+#: What a reload takes over; all else of [alerts] is built into what runs.
+_TAKEN_ALERTS = ("rules", "without", "thresholds")
 
 
 class Backend:
@@ -75,22 +78,23 @@ class Backend:
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] | None = None,
-        token: PageToken | None = None,
+        token: Callable[[], PageToken] = lambda: PageToken(None),
     ) -> None:
-        """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address, `token` what changes
-        need (None: nobody can make any).
+        """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address, `token` gives what
+        changes need, and is asked last: a start that fails leaves no token behind.
 
         Raises:
             SettingsError: a rule file or a threshold cannot be used.
         """
         self._wall_clock = wall_clock
-        self._alerts = alerts
+        self._history, self._alerts = history, alerts
+        self._reloading = asyncio.Lock()
         self._local = TargetStatus(local)
         self._labeller = Labeller(local)
         self._pending: Future[None] | None = None
         self._kept_at = 0.0
         retention = Retention(history.retention, history.retention_size)
-        self.store, kept = _store(path, retention, wall_clock, clock)
+        self.store = _store(path, retention, wall_clock, clock)
         self.pool = ScrapePool(self.store, wall_clock=wall_clock, clock=clock)
         self.pool.set_targets(history.targets)
         self.querier = EmbeddedQuerier(self.store, clock=clock, metadata=lambda: [status.metadata for status in self.status()])
@@ -101,12 +105,12 @@ class Backend:
             wall=wall_clock,
         )
         self._silencing = Silencing(alerts.alertmanagers, clock=clock, environment=environment)
-        self._gate = Gate(token or PageToken(None))
         self.evaluator: Evaluator | None = None
         self._memory: Memory | None = None
         if alerts.mode == "builtin":
             try:
-                self._memory = Memory(path.with_name(_MEMORY_FILE) if path is not None and kept else None)
+                # By its own merits: a history that is damaged or in use says nothing of what the evaluator remembers.
+                self._memory = Memory(None if path is None else path.with_name(_MEMORY_FILE))
             except StoreError as error:
                 log.error("%s; the state of alerts is kept in memory only", error)
                 self._memory = Memory(None)
@@ -129,6 +133,7 @@ class Backend:
             except (RuleError, ThresholdError, OSError) as error:
                 self.close()
                 raise SettingsError(str(error)) from None
+        self._gate = Gate(token())
 
     # ------------------------------------------------------------------------------------------------------------- looking
     @property
@@ -192,17 +197,28 @@ class Backend:
         self._kept_at = aligned(scrape.at, self._kept_at + status.target.interval, status.target.interval)
         self._pending = self.pool.keep(status.target, self._kept_at, samples)
 
-    def reload(self, history: HistorySettings, alerts: AlertSettings) -> str:
-        """Takes targets and rules from settings that were read anew; "" or what is wrong with the rules, and then nothing changes."""
-        before, self._alerts = self._alerts, alerts
-        if self.evaluator is not None:
-            try:
-                self.evaluator.reload()
-            except (RuleError, ThresholdError, OSError) as error:
-                self._alerts = before
-                return str(error)
-        self.pool.set_targets(history.targets)
-        return ""
+    async def reload(self, history: HistorySettings, alerts: AlertSettings) -> tuple[str, ...]:
+        """Takes targets, rules and thresholds from settings that were read anew, one reload at a time; what else is new, by name: that needs a restart.
+
+        Rules are read in a thread, for thousands take seconds.
+
+        Raises:
+            SettingsError: a rule file or a threshold cannot be used; everything is as it was then.
+        """
+        async with self._reloading:
+            before = self._alerts
+            self._alerts = replace(before, **{name: getattr(alerts, name) for name in _TAKEN_ALERTS})
+            if self.evaluator is not None:
+                try:
+                    await asyncio.to_thread(self.evaluator.reload)
+                except BaseException as error:
+                    self._alerts = before
+                    if isinstance(error, RuleError | ThresholdError | OSError):
+                        raise SettingsError(str(error)) from None
+                    raise
+            self._history = replace(self._history, targets=history.targets)
+            self.pool.set_targets(history.targets)
+            return (*_differing("alerts", self._alerts, alerts), *_differing("history", self._history, history))
 
     async def run(self) -> None:
         """Scrapes, evaluates and tells until cancelled."""
@@ -232,11 +248,17 @@ class Backend:
             self._memory.close()
 
 
-def _store(path: Path | None, retention: Retention, wall: Callable[[], float], clock: Callable[[], float]) -> tuple[Store, bool]:
-    """The store, and whether it is kept on disk."""
+def _differing(table: str, before: AlertSettings | HistorySettings, wanted: AlertSettings | HistorySettings) -> list[str]:
+    """The settings that are not as wanted, as the configuration file calls them."""
+    names = [one.name for one in fields(before) if getattr(before, one.name) != getattr(wanted, one.name)]
+    return ["[[alertmanager]]" if name == "alertmanagers" else f"[{table}] {name}" for name in names]
+
+
+def _store(path: Path | None, retention: Retention, wall: Callable[[], float], clock: Callable[[], float]) -> Store:
+    """The store, on disk if that can be."""
     if path is not None:
         try:
-            return Store(path, retention, wall=wall, monotonic=clock), True
+            return Store(path, retention, wall=wall, monotonic=clock)
         except StoreError as error:
             log.error("%s; the history of this process is kept in memory only", error)
-    return Store(None, retention, wall=wall, monotonic=clock), False
+    return Store(None, retention, wall=wall, monotonic=clock)

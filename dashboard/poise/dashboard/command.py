@@ -29,8 +29,11 @@ from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.live import Live
 from poise.dashboard.observation import ExporterMode, ExporterStatus
 from poise.dashboard.progress import ProgressFile
+from poise.dashboard.reloading import Reloading
 from poise.dashboard.security import allowed_hosts, is_loopback
-from poise.exporter import logs
+from poise.exporter import logs, setting_flags
+from poise.exporter import settings as exporter_settings
+from poise.exporter.nvml import registry
 from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS, SettingsError
 from poise.history import page_token
 from poise.history import settings as history_settings
@@ -112,6 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     host, port = arguments.listen
     try:
         settings = _settings(arguments)
+        _check_exporter(arguments)
     except SettingsError as error:
         print(f"poise up: {error}", file=sys.stderr)
         return COULD_NOT
@@ -133,12 +137,29 @@ def _settings(arguments: argparse.Namespace) -> tuple[HistorySettings, AlertSett
     return history_settings.load(arguments, os.environ), alert_settings.load(arguments, os.environ)
 
 
+def _check_exporter(arguments: argparse.Namespace) -> None:
+    """Reads what the exporter would read that is about to be started here, so that a mistake is said before anything runs.
+
+    Raises:
+        SettingsError: that exporter would not start.
+    """
+    where = address(arguments.exporter)
+    if arguments.no_exporter or not is_loopback(where.host):
+        return
+    with contextlib.suppress(OSError), socket.create_connection((where.host, where.port), timeout=PROBE_TIMEOUT):
+        return  # one is there already, with settings of its own
+    parser = argparse.ArgumentParser(prog="poise up: exporter")
+    setting_flags.add_arguments(parser, registry.SWITCHES)
+    command = exporter_command(arguments)
+    exporter_settings.load(parser.parse_args(command[command.index("exporter") + 1 :]), os.environ, registry.SWITCHES)
+
+
 def _backend(arguments: argparse.Namespace, settings: tuple[HistorySettings, AlertSettings], page: str) -> Backend:
     """Raises SettingsError."""
     history, alerts = settings
     path = None if arguments.no_history else Path(history.path) if history.path else history_settings.default_path(os.environ)
-    token = page_token.opened(None if arguments.no_history else page_token.token_path(os.environ))
-    return Backend(history, alerts, local=_local(arguments), path=path, page=page, token=token)
+    token = None if arguments.no_history else page_token.token_path(os.environ)
+    return Backend(history, alerts, local=_local(arguments), path=path, page=page, token=lambda: page_token.opened(token))
 
 
 def _local(arguments: argparse.Namespace) -> Target:
@@ -202,7 +223,6 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     host, port = listener.getsockname()[:2]
     page = f"http://{_reached(host)}:{port}{arguments.root_path}"
     backend = _backend(arguments, settings, page)
-    loop.add_signal_handler(signal.SIGHUP, _reload, arguments, backend)
     live = Live(
         arguments.exporter,
         fetch=fetch,
@@ -212,6 +232,11 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
         progress=ProgressFile(arguments.progress) if arguments.progress else None,
         keep=backend.take,
     )
+    exporter = ExporterProcess(
+        exporter_command(arguments), tell=live.set_exporter, clock=time.monotonic, stderr=getattr(sys.stderr, "buffer", None)
+    )
+    reloading = Reloading(lambda: _settings(arguments), backend.reload, exporter.read_again)
+    loop.add_signal_handler(signal.SIGHUP, reloading.wish)
     backend.register(live.metrics.registry)
     app = create_app(
         live,
@@ -241,7 +266,8 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
         asyncio.create_task(server.serve(sockets=[listener]), name="server"),
         asyncio.create_task(live.run(), name="scraping"),
         asyncio.create_task(backend.run(), name="history and alerts"),
-        asyncio.create_task(_keep_exporter(arguments, live), name="exporter"),
+        asyncio.create_task(reloading.run(), name="reading again"),
+        asyncio.create_task(_keep_exporter(arguments, live, exporter), name="exporter"),
     }
     stopped = asyncio.create_task(stop.wait())
     running = tasks | {stopped}
@@ -283,18 +309,6 @@ def _leave_hard(code: int) -> None:
     os._exit(code)
 
 
-def _reload(arguments: argparse.Namespace, backend: Backend) -> None:
-    """SIGHUP: rules and further targets are read anew; what is wrong with them is said, and what was read before goes on."""
-    try:
-        problem = backend.reload(*_settings(arguments))
-    except SettingsError as error:
-        problem = str(error)
-    if problem:
-        log.error("nothing is read anew: %s", problem)
-    else:
-        log.info("rules and targets are read anew")
-
-
 def _reached(host: str) -> str:
     """The host name in links: this machine's where the page listens on all addresses."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
@@ -302,7 +316,7 @@ def _reached(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:
+async def _keep_exporter(arguments: argparse.Namespace, live: Live, process: ExporterProcess) -> None:
     """Attach to the exporter at --exporter, or start one there and keep it running; whatever else is there, look again."""
     where = address(arguments.exporter)
     if arguments.no_exporter:
@@ -315,8 +329,7 @@ async def _keep_exporter(arguments: argparse.Namespace, live: Live) -> None:
             page = await fetch(url, timeout=PROBE_TIMEOUT, limit=PAGE_LIMIT, accept=ACCEPT)
         except FetchError as error:
             if error.refused and is_loopback(where.host):
-                command, stderr = exporter_command(arguments), getattr(sys.stderr, "buffer", None)
-                await ExporterProcess(command, tell=live.set_exporter, clock=time.monotonic, stderr=stderr).run()
+                await process.run()
                 return
             words = f"{live.exporter_url}: {error}." + ("" if is_loopback(where.host) else " Start `poise exporter` on that host.")
             notice = words if is_loopback(where.host) else ""

@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:  # it ended before the setting was made
         sys.exit(1)
+    # Until the command takes it (`poise exporter` waits for it), a "read again" must not end it; the disposition outlives exec.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execvp(command[0], command)  # noqa: S606 - exec without a shell is the purpose of this file
 
 

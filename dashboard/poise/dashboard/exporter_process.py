@@ -57,6 +57,14 @@ class ExporterProcess:
         """The child's pid while it runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    def read_again(self) -> bool:
+        """Lets the child read its settings again; whether there is one."""
+        if self._process is None or self._process.returncode is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGHUP)
+        return True
+
     async def run(self) -> None:
         """Run until cancelled; the child has ended when this returns."""
         try:

@@ -245,14 +245,22 @@ def file_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Pa
 
 def content(path: Path, flag: str) -> bytes:
     """The bytes of an ordinary file of a sensible size that `flag` named; never waits, as a pipe would let us. Raises OSError, SettingsError."""
+    try:
+        return ordinary(path, LARGEST_FILE)
+    except ValueError as error:
+        raise SettingsError(f"{flag}={path}: {error}") from None
+
+
+def ordinary(path: Path, largest: int) -> bytes:
+    """The bytes of an ordinary file of at most `largest` bytes; never waits. Raises OSError, ValueError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SettingsError(f"{flag}={path}: not an ordinary file")
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise SettingsError(f"{flag}={path}: larger than {LARGEST_FILE} bytes; is that a configuration file?")
-    return content
+            raise ValueError("not an ordinary file")
+        found = file.read(largest + 1)
+    if len(found) > largest:
+        raise ValueError(f"larger than {largest} bytes; is that a configuration file?")
+    return found
 
 
 def _is_there(path: Path) -> bool:

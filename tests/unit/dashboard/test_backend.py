@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from poise.dashboard.app import create_app
 from poise.dashboard.backend import Backend
 from poise.dashboard.live import Live
 from poise.exporter.settings import SettingsError
+from poise.history.page_token import PageToken
 from poise.history.promql.labels import labels
 from poise.history.scrape import Scrape
 from poise.history.settings import HistorySettings
@@ -124,10 +127,14 @@ def test_rules_that_cannot_be_read_are_refused_at_the_start_and_files_are_given_
 
 def test_a_reload_takes_new_rules_and_keeps_the_old_ones_when_they_are_wrong(opened: Opened) -> None:
     opened.rules.write_text(RULES.replace("Hot", "Warm"))
-    assert opened.backend.reload(HistorySettings(), opened.settings) == ""
+    assert asyncio.run(opened.backend.reload(HistorySettings(), opened.settings)) == ()
     assert opened.client().get("/api/poise/v1/alerts/explain/Warm").status_code == 200
-    opened.rules.write_text("groups: 3")
-    assert "own.yml" in opened.backend.reload(HistorySettings(), opened.settings)
+    before = opened.backend._alerts
+    for wrong in (b"groups: 3", b"\xff\xfe", b"[" * 3_000):
+        opened.rules.write_bytes(wrong)
+        with pytest.raises(SettingsError, match=r"own\.yml"):
+            asyncio.run(opened.backend.reload(HistorySettings(), replace(opened.settings, without=("EngineDown",))))
+        assert opened.backend._alerts == before
     assert opened.client().get("/api/poise/v1/alerts/explain/Warm").status_code == 200
 
 
@@ -162,7 +169,7 @@ def test_numbers_that_json_does_not_have_are_texts(tmp_path: Path) -> None:
 
 def test_the_page_that_notifications_link_to_says_why_and_shows_the_runbook(opened: Opened) -> None:
     opened.rules.write_text(RULES.replace("expr: temperature > 80", """expr: 'temperature{note!="<b>"} > 80'"""))
-    assert opened.backend.reload(HistorySettings(), opened.settings) == ""
+    assert asyncio.run(opened.backend.reload(HistorySettings(), opened.settings)) == ()
     for _ in range(8):
         opened.now += 5
         opened.scrape(90.0)
@@ -177,3 +184,43 @@ def test_the_page_that_notifications_link_to_says_why_and_shows_the_runbook(open
     assert "input missing" in ours
     assert "<h2>Meaning</h2>" in ours
     assert client.get("/alerts/NoSuch").status_code == 404
+
+
+def test_a_history_that_cannot_be_used_does_not_cost_what_the_evaluator_remembers(tmp_path: Path) -> None:
+    first = Opened(tmp_path, tmp_path / "history.db")
+    for _ in range(8):
+        first.now += 5
+        first.scrape(90.0)
+        first.evaluate()
+    asyncio.run(first.backend.querier.close())
+    first.backend.close()
+    (tmp_path / "history.db").unlink()
+    (tmp_path / "history.db").mkdir()  # nobody can open that as a file
+    second = Opened(tmp_path, tmp_path / "history.db")
+    assert [one["labels"]["alertname"] for one in second.client().get("/api/v1/alerts").json()["data"]["alerts"]].count("Hot") == 1
+    second.backend.close()
+
+
+def test_a_reload_says_what_needs_a_restart_and_takes_nothing_of_it(opened: Opened) -> None:
+    wanted = replace(opened.settings, mode="off", external_labels={"cluster": "x"}, without=("EngineDown",), time_scale=0.5)
+    left = asyncio.run(opened.backend.reload(HistorySettings(retention=7200.0), wanted))
+    assert left == ("[alerts] mode", "[alerts] external_labels", "[alerts] time_scale", "[history] retention")
+    assert opened.backend._alerts == replace(opened.settings, without=("EngineDown",))
+
+
+def test_a_rule_file_that_is_a_pipe_holds_up_nothing(opened: Opened) -> None:
+    opened.rules.unlink()
+    os.mkfifo(opened.rules)
+    with pytest.raises(SettingsError, match="not an ordinary file"):
+        asyncio.run(opened.backend.reload(HistorySettings(), opened.settings))
+
+
+def test_a_start_that_fails_leaves_no_token_and_names_flag_and_file(tmp_path: Path) -> None:
+    def token() -> PageToken:
+        raise AssertionError("a token was made")
+
+    settings = AlertSettings(rules=("none.yml",))
+    with pytest.raises(SettingsError, match=r"--rules=none\.yml: cannot be read: No such file"):
+        Backend(HistorySettings(), settings, local=LOCAL, path=None, page="", token=token)
+    with pytest.raises(SettingsError, match="EngineDwn: there is no such alert; did you mean 'EngineDown'"):
+        Backend(HistorySettings(), AlertSettings(without=("EngineDwn",)), local=LOCAL, path=None, page="", token=token)

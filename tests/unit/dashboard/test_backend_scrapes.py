@@ -97,9 +97,9 @@ def test_targets_are_read_anew(tmp_path: Path) -> None:
         def named(*names: str) -> tuple[Target, ...]:
             return targets([{"name": name, "url": f"http://127.0.0.1:{port}", "interval": "100ms"} for name in names])
 
-        assert backend.reload(HistorySettings(targets=named("n1", "n2")), AlertSettings(mode="off")) == ""
+        assert await backend.reload(HistorySettings(targets=named("n1", "n2")), AlertSettings(mode="off")) == ()
         await until(backend, "a", {"n1", "n2"})
-        backend.reload(HistorySettings(targets=named("n2")), AlertSettings(mode="off"))
+        await backend.reload(HistorySettings(targets=named("n2")), AlertSettings(mode="off"))
         await until(backend, "a", {"n2"})
         assert [status.target.name for status in backend.status()] == ["here", "n2"]
         server.close()
