@@ -257,19 +257,19 @@ def test_status_and_explain_ask_a_real_prometheus(tmp_path: Path) -> None:
         while "Up: self is up" not in (status := poise("status")).stdout:
             assert time.monotonic() < end, status.stdout + status.stderr
         assert status.returncode == 1
-        assert "2 alerting rules: 1 alerts firing" in status.stdout
-        explained = poise("explain", "Up")
+        assert "2 alerting rules: 1 alert firing" in status.stdout
+        explained = poise("explain", "Up", "--deep")
         assert explained.returncode == 0, explained.stderr
         assert "Up: firing, fires at once" in explained.stdout
         assert "✓ level:up:max == 1" in explained.stdout
-        assert "input missing: no series nothing" in explained.stdout
+        assert "no such series here: nothing" in explained.stdout
         assert "level:up:max is recorded from" in explained.stdout
         quiet = json.loads(poise("explain", "Slow", "--json").stdout)
         assert [(one["rule"]["wait"], one["clause"]["holds"]) for one in quiet] == [(300.0, False)]
-        assert poise("explain", "Up", "--where", "job=other").stdout.splitlines()[1].startswith("✗")
+        assert poise("explain", "Up", "--where", "job=other").stdout.splitlines()[2].startswith("✗")
         absent = poise("explain", "NoSuch")
         assert (absent.returncode, absent.stderr) == (
             2,
-            f"poise: http://127.0.0.1:{port} evaluates no alert 'NoSuch'; there are Slow, Up\n",
+            f"poise: http://127.0.0.1:{port}: NoSuch: there is no such alert; known are Slow, Up\n",
         )
     assert poise("status").returncode == 2

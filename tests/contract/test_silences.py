@@ -175,7 +175,7 @@ def test_what_alertmanager_refuses_is_said_in_its_words(world: World) -> None:
         assert refused.value.code == 400
         assert "missing closing )" in json.load(refused.value)["error"]
     unknown = world.alerts("silence", "NoSuch", "--comment", "c")
-    assert (unknown.returncode, "evaluates no alert 'NoSuch'; there are " in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "NoSuch: there is no such alert; " in unknown.stderr) == (2, True)
     for words, said in ((("--for", "1y"), "too long"), (("--comment", " "), "a comment is needed"), (("--where", "gpu"), "LABEL=VALUE")):
         wrong = world.alerts("silence", "Busy", "--comment", "c", *words)
         assert (wrong.returncode, said in wrong.stderr, wrong.stderr.count("\n")) == (2, True, 1), wrong.stderr

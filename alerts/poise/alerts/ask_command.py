@@ -10,17 +10,20 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 from poise.alerts import explain_text, rules_api
+from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
-from poise.alerts.explain import explain
+from poise.alerts.explain import Clause, explain
 from poise.alerts.notification.alertmanager import Place
-from poise.alerts.rules_api import RulesError, TellsRule
+from poise.alerts.rule_set import unknown_alert
+from poise.alerts.rules_api import RulesError, Standing, TellsAlert, TellsRule
 from poise.alerts.settings import parse_place
 from poise.exporter.engines.credentials import AccessError, Credentials
+from poise.exporter.logs import visible
 from poise.history import moments
 from poise.history.fetch import Fetcher
 from poise.history.promql.errors import QueryError
@@ -29,6 +32,8 @@ from poise.history.querier.prometheus import PrometheusQuerier
 DEFAULT_URL = "http://127.0.0.1:9748"
 COULD_NOT = 2
 ACTIONS = ("status", "explain")
+#: How the evaluator's word begins for a rule whose series are not there (evaluation/inputs.py); else its history is short.
+_NO_INPUT = "input missing"
 #: Alerts that are shown of one rule.
 _MOST_ALERTS = 10
 
@@ -47,19 +52,22 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"`poise up`, or a Prometheus that evaluates the rules; TLS and login as for --alertmanager (default {DEFAULT_URL})",
     )
     server.add_argument("--json", action="store_true", help="for machines")
-    actions.add_parser(
+    status = actions.add_parser(
         "status",
         parents=[server],
         help="what fires and what is pending",
-        description="Lists every alert that is pending or firing, rules that fail, and rules whose input is missing. Exit code 0: nothing fires, "
-        "1: something fires, 2: could not look.",
+        description="Lists every alert that is pending or firing and rules that fail, and counts rules that can say nothing here. Exit code 0: "
+        "nothing fires, 1: something fires, 2: could not look, or nothing is evaluated there.",
+    )
+    status.add_argument(
+        "--all", action="store_true", help="also list the rules that have no input here or look further back than the history"
     )
     why = actions.add_parser(
         "explain",
         parents=[server],
         help="why an alert fires, or does not",
-        description="Takes the expression of an alert apart: each clause with its present values and threshold, whether it holds, since when, and "
-        "what is missing.",
+        description="Says in one sentence why an alert fires or does not, then takes its expression apart: each clause with its present values and "
+        "threshold, whether it holds, since when, and what is missing.",
     )
     why.add_argument("alert", metavar="ALERT", help="name of the alert, as in `poise alerts rules`")
     why.add_argument("--engine", metavar="NAME", help="only for this engine (short for --where engine=NAME)")
@@ -67,7 +75,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--where", action="append", default=[], metavar="LABEL=VALUE", help="only series that have this label, or lack it (repeatable)"
     )
     why.add_argument("--at", metavar="TIME", help="at this moment instead of now: Unix seconds or 2026-11-30T14:00:00Z")
-    why.add_argument("--short", action="store_true", help="without what recorded series are made from")
+    why.add_argument("--deep", action="store_true", help="also explain what recorded series are made from, each once")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,40 +83,76 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return asyncio.run(_status(arguments) if arguments.action == "status" else _explain(arguments))
     except (AskError, RulesError, AccessError) as error:
-        print(f"poise: {error}", file=sys.stderr)
+        print(f"poise: {visible(str(error))}", file=sys.stderr)
         return COULD_NOT
     except QueryError as error:
-        print(f"poise: {arguments.url.partition(',')[0]}: {error}", file=sys.stderr)
+        print(f"poise: {visible(arguments.url.partition(',')[0])}: {visible(str(error))}", file=sys.stderr)
         return COULD_NOT
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Writes lines for a terminal: what a label or a text holds can neither begin a line of its own nor act on the terminal."""
+    for line in lines:
+        print(visible(line))
 
 
 async def _status(arguments: argparse.Namespace) -> int:
     url, fetcher, _ = server(arguments.url)
     found = [rule for rule in await rules_api.rules(url, fetcher) if rule.alert]
+    known = await rules_api.standing(url, fetcher)
+    _check_evaluates(url, known)
     if arguments.json:
         print(json.dumps([asdict(rule) for rule in found], indent=1))
     else:
-        for line in status_lines(found, time.time()):
-            print(line)
+        _print(status_lines(found, time.time(), known, everything=arguments.all))
     return 1 if any(alert.state == "firing" and rule.name != "Watchdog" for rule in found for alert in rule.alerts) else 0
 
 
-def status_lines(rules: Sequence[TellsRule], now: float) -> Iterator[str]:
-    """The alerts that are on, worst first, then rules that can say nothing."""
-    counts = {state: sum(alert.state == state for rule in rules for alert in rule.alerts) for state in ("firing", "pending")}
-    yield f"{len(rules)} alerting rules: {counts['firing']} alerts firing, {counts['pending']} pending"
+def _check_evaluates(url: str, known: Standing) -> None:
+    """Raises AskError where nothing is evaluated: its empty list says nothing."""
+    if known.mode not in ("", "builtin"):
+        raise AskError(f"{url}: this process evaluates nothing (mode {known.mode}); ask the Prometheus that evaluates the rules with --url")
+
+
+def status_lines(rules: Sequence[TellsRule], now: float, known: Standing | None = None, *, everything: bool = False) -> Iterator[str]:
+    """The alerts that are on, worst first, rules that fail, then how many rules can say nothing here, or with `everything` which."""
+    known = known or Standing()
+    on = {state: sum(alert.state == state for rule in rules for alert in rule.alerts) for state in ("firing", "pending")}
+    yield f"{counted(len(rules), 'alerting rule')}: {counted(on['firing'], 'alert')} firing, {on['pending']} pending"
+    several = len({alert.labels.get("instance") for rule in rules for alert in rule.alerts if "instance" in alert.labels}) > 1
     for state in ("firing", "pending"):
         for rule in rules:
             alerts = [alert for alert in rule.alerts if alert.state == state]
             for alert in alerts[:_MOST_ALERTS]:
-                text = alert.annotations.get("summary") or ", ".join(
-                    f"{k}={v}" for k, v in sorted(alert.labels.items()) if k != "alertname"
-                )
-                yield f"  {state:<8} {rule.name}: {text} (for {format_duration(max(0, round(now - alert.active_at)))})"
+                yield f"  {state:<8} {_alert_line(rule, alert, now, known, several)}"
             if len(alerts) > _MOST_ALERTS:
                 yield f"  {state:<8} {rule.name}: … and {len(alerts) - _MOST_ALERTS} more"
-    yield from (f"  fails    {rule.name}: {rule.error}" for rule in rules if rule.error)
-    yield from (f"  silent   {rule.name}: {rule.lacks}" for rule in rules if rule.lacks and not rule.alerts)
+    yield from (f"  fails    {_title(rule)}: {rule.error}" for rule in rules if rule.error)
+    quiet = [(rule, *rule.lacks.partition(": ")[::2]) for rule in rules if rule.lacks and not rule.alerts]
+    without = [(rule, rest) for rule, kind, rest in quiet if kind == _NO_INPUT]
+    short = [(rule, rest) for rule, kind, rest in quiet if kind != _NO_INPUT]
+    if everything:
+        yield from (f"  no input {_title(rule)}: {rest.removeprefix('no series ')}: no such series here" for rule, rest in without)
+        yield from (f"  short    {_title(rule)}: the history reaches {rest}; evaluated all the same" for rule, rest in short)
+    elif quiet:
+        words = [f"{counted(len(without), 'rule')} {'has' if len(without) == 1 else 'have'} no input here"] if without else []
+        words += [f"{len(short)} {'looks' if len(short) == 1 else 'look'} further back than the history"] if short else []
+        yield f"{', '.join(words)}: --all lists them"
+
+
+def _alert_line(rule: TellsRule, alert: TellsAlert, now: float, known: Standing, several: bool) -> str:
+    own = {name: value for name, value in alert.labels.items() if name != "alertname"}
+    text = alert.annotations.get("summary") or ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
+    where = f", instance {own['instance']}" if several and own.get("instance", "") not in text else ""
+    quiet = known.quiet.get(frozenset(alert.labels.items()), "")
+    since = format_duration(max(0, round(now - alert.active_at)))
+    return f"{_title(rule, alert.labels)}: {text}{where} (for {since}){f' [{quiet}]' if quiet else ''}"
+
+
+def _title(rule: TellsRule, own: Mapping[str, str] | None = None) -> str:
+    """Its name with the severity, for an alert may stand once for each."""
+    severity = {**(rule.labels or {}), **(own or {})}.get("severity", "")
+    return f"{rule.name} ({severity})" if severity not in ("", "none") else rule.name
 
 
 async def _explain(arguments: argparse.Namespace) -> int:
@@ -116,14 +160,14 @@ async def _explain(arguments: argparse.Namespace) -> int:
     at = _moment(arguments.at) if arguments.at else time.time()
     where = where_labels(arguments.where, arguments.engine)
     rules = await rules_api.rules(url, fetcher)
+    _check_evaluates(url, await rules_api.standing(url, fetcher))
     wanted = [rule for rule in rules if rule.alert and rule.name == arguments.alert]
     if not wanted:
-        names = sorted({rule.name for rule in rules if rule.alert})
-        raise AskError(f"{url} evaluates no alert {arguments.alert!r}; there are {', '.join(names) or 'none'}")
+        raise AskError(f"{url}: {unknown_alert([arguments.alert], sorted({rule.name for rule in rules if rule.alert}))}")
     recordings = {rule.name: rule.query for rule in rules if not rule.alert}
     querier = PrometheusQuerier(url, access=place.access)
     try:
-        clauses = [await explain(rule.query, querier, at, recordings=recordings, where=where) for rule in wanted]
+        clauses = [await explain(rule.query, querier, at, recordings=recordings, where=where, deep=arguments.deep) for rule in wanted]
     finally:
         await querier.close()
     if arguments.json:
@@ -132,19 +176,18 @@ async def _explain(arguments: argparse.Namespace) -> int:
         )
         return 0
     for rule, clause in zip(wanted, clauses, strict=True):
-        for line in rule_lines(rule, where, at):
-            print(line)
-        for line in explain_text.lines(clause, _clock, recordings=not arguments.short):
-            print(line)
+        _print(rule_lines(rule, clause, where, at))
+        _print(explain_text.lines(clause, _clock))
     return 0
 
 
-def rule_lines(rule: TellsRule, where: Mapping[str, str], now: float) -> Iterator[str]:
-    """How the rule stands, before its clauses."""
+def rule_lines(rule: TellsRule, clause: Clause, where: Mapping[str, str], now: float) -> Iterator[str]:
+    """How the rule stands and why, before its clauses."""
     alerts = [alert for alert in rule.alerts if all(alert.labels.get(name, value) == value for name, value in where.items())]
     states = {alert.state for alert in alerts}
     state = next((word for word in ("firing", "pending") if word in states), "inactive")
-    yield f"{rule.name}: {state}" + (f", holds for {format_duration(rule.wait)} before it fires" if rule.wait else ", fires at once")
+    yield f"{_title(rule)}: {state}" + (f", holds for {format_duration(rule.wait)} before it fires" if rule.wait else ", fires at once")
+    yield f"  {explain_text.sentence(state, clause)}"
     for alert in alerts[:_MOST_ALERTS]:
         since = max(0, round(now - alert.active_at))
         left = f", fires in {format_duration(max(0, round(rule.wait - since)))}" if alert.state == "pending" else ""

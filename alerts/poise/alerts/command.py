@@ -13,6 +13,7 @@ from pathlib import Path
 
 from poise.alerts import ask_command, promtool, runbooks, shipped, silence_command, thresholds
 from poise.alerts.check import Problem, check_files
+from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
 from poise.alerts.kubernetes import prometheus_rule
 from poise.alerts.rules import RuleError, RuleFile, load, render
@@ -111,7 +112,7 @@ def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
     alerts = len({rule.name for file in files for rule in file.alerts})
     second = {None: "promtool is not installed and was not asked", True: "promtool agrees", False: "promtool refuses them"}
     print(
-        f"{_count(len(paths), 'file')}, {_count(rules, 'rule')}, {_count(alerts, 'alert')}: {_count(len(problems), 'problem')}; "
+        f"{counted(len(paths), 'file')}, {counted(rules, 'rule')}, {counted(alerts, 'alert')}: {counted(len(problems), 'problem')}; "
         f"{second[None if opinion is None else opinion.accepted]}"
     )
     return PROBLEMS if problems or (opinion is not None and not opinion.accepted) else FINE
@@ -137,10 +138,6 @@ def _shipped_files() -> list[RuleFile]:
 def _orphaned_runbooks(files: Sequence[RuleFile]) -> list[Problem]:
     alerts = {rule.name for file in files for rule in file.alerts}
     return [Problem(str(runbooks.path_of(name)), "a runbook without an alert") for name in runbooks.names() if name not in alerts]
-
-
-def _count(number: int, singular: str) -> str:
-    return f"{number} {singular}" if number == 1 else f"{number} {singular}s"
 
 
 # ------------------------------------------------------------------------------------------------------------------- rules
@@ -210,7 +207,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
-    print(f"{_count(len(texts), 'file')} in {folder}; load them with `rule_files: [{folder.resolve()}/*.yml]`")
+    print(f"{counted(len(texts), 'file')} in {folder}; load them with `rule_files: [{folder.resolve()}/*.yml]`")
 
 
 def _listing(files: Sequence[RuleFile]) -> str:

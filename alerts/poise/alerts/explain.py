@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from poise.history.promql.compile import compile_query
 from poise.history.promql.engine import InstantVector, Matrix, Result, ScalarValue
 from poise.history.promql.errors import QueryError
 from poise.history.promql.labels import NAME, Labels, without
-from poise.history.promql.nodes import Binary, Node, Number, Subquery, children, selectors
+from poise.history.promql.nodes import Binary, Matching, Node, Number, Subquery, children, selectors
 from poise.history.querier.door import Querier
 
 #: How far back the beginning of a clause is looked for, and at which distance (seconds).
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One series of a clause: its value, for a comparison what it is compared with (None: several things), and whether it is in the result."""
+    """One series of a clause: its value, for a comparison what it is compared with (None: nothing, or several things), and whether it is in the result."""
 
     labels: Labels
     value: float
@@ -82,16 +82,23 @@ class Clause:
 
 
 async def explain(
-    expression: str, querier: Querier, at: float, *, recordings: Mapping[str, str] | None = None, where: Mapping[str, str] | None = None
+    expression: str,
+    querier: Querier,
+    at: float,
+    *,
+    recordings: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
+    deep: bool = True,
 ) -> Clause:
     """The clauses of an expression at `at` (Unix seconds).
 
-    `recordings` are the expressions of recorded names, which are explained too; `where` keeps the rows that have these labels, or lack them.
+    `recordings` are the expressions of recorded names, which are explained too when `deep`; `where` keeps the rows that have these labels, or lack
+    them.
 
     Raises:
         QueryError: the expression is none, or there is nobody to ask.
     """
-    return await _Explainer(querier, at, recordings or {}, where or {}).clause(compile_query(expression), frozenset())
+    return await _Explainer(querier, at, recordings or {}, where or {}, deep).clause(compile_query(expression), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class _Explainer:
     at: float
     recordings: Mapping[str, str]
     where: Mapping[str, str]
+    deep: bool
+    known: dict[str, Clause] = field(default_factory=dict)
 
     async def clause(self, node: Node, seen: frozenset[str]) -> Clause:
         match node:
@@ -137,13 +146,14 @@ class _Explainer:
         try:
             kept = {own for own, _ in await self._values(node.text)}
             measured = other if threshold is not None else node.left
+            against = {} if threshold is not None else await self._against(node)
             rows = []
             for own, value in await self._values(measured.text):
-                pair = (threshold, value) if measured is node.right else (value, threshold)
-                holds = (
-                    own in kept if threshold is None else _COMPARISONS[node.operator](*(math.nan if one is None else one for one in pair))
-                )
-                rows.append(Row(own, value, threshold, holds))
+                bound = threshold if threshold is not None else against.get(_key(own, node.matching))
+                pair = (bound, value) if measured is node.right else (value, bound)
+                # Between vectors a result may have fewer labels than its left side: compare where the other side is known, else look it up.
+                holds = own in kept if bound is None else _COMPARISONS[node.operator](*(math.nan if one is None else one for one in pair))
+                rows.append(Row(own, value, bound, holds))
             since = await self._since(node.text, bool(kept))
         except QueryError as error:
             return Clause(node.text, Kind.COMPARISON, False, (), 0, None, error=str(error), children=parts)
@@ -163,6 +173,14 @@ class _Explainer:
             recorded=recorded,
         )
 
+    async def _against(self, node: Binary) -> dict[Labels, float | None]:
+        """The values of the right side by the labels that pair it with the left; None where several have the same."""
+        found: dict[Labels, float | None] = {}
+        for own, value in _rows((await self.querier.instant(node.right.text, self.at)).data):
+            key = _key(own, node.matching)
+            found[key] = None if key in found else value
+        return found
+
     async def _names(self, node: Node, seen: frozenset[str], holds: bool) -> tuple[tuple[str, ...], Mapping[str, Clause] | None]:
         """The names of a clause that have no series, unless it holds without them; and what its recorded names are recorded from."""
         missing, recorded = [], {}
@@ -171,16 +189,22 @@ class _Explainer:
             if name is None:
                 continue
             if name in self.recordings:
-                if name not in seen and len(seen) < _DEEPEST and name not in recorded:
-                    try:
-                        recorded[name] = await self.clause(compile_query(self.recordings[name]), seen | {name})
-                    except QueryError as error:
-                        recorded[name] = Clause(self.recordings[name], Kind.VALUE, False, (), 0, None, error=str(error))
+                if self.deep and name not in seen and len(seen) < _DEEPEST and name not in recorded:
+                    recorded[name] = await self._recorded(name, seen)
             elif (
                 not holds and name not in missing and not (await self.querier.series([name], self.at - LOOKED_BACK, self.at, limit=1)).data
             ):
                 missing.append(name)
         return tuple(missing), recorded or None
+
+    async def _recorded(self, name: str, seen: frozenset[str]) -> Clause:
+        """What a recorded name is recorded from; asked for once, wherever it stands."""
+        if name not in self.known:
+            try:
+                self.known[name] = await self.clause(compile_query(self.recordings[name]), seen | {name})
+            except QueryError as error:
+                self.known[name] = Clause(self.recordings[name], Kind.VALUE, False, (), 0, None, error=str(error))
+        return self.known[name]
 
     async def _values(self, text: str) -> list[tuple[Labels, float]]:
         """Labels (without the name) and values that fit `where`, as stored; for a number one row without labels."""
@@ -211,6 +235,11 @@ def _rows(result: Result) -> Sequence[tuple[Labels, float]]:
         case ScalarValue():
             return [((), result.value)]
     return []
+
+
+def _key(own: Labels, matching: Matching) -> Labels:
+    """The labels by which a series is paired."""
+    return tuple((name, value) for name, value in own if (name in matching.labels) is matching.on)
 
 
 def _turned(word: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ class TellsAlert:
 
 @dataclass(frozen=True, slots=True)
 class TellsRule:
-    """A rule as its evaluator tells it. Durations in seconds. `lacks` is what this dashboard says besides: input missing, insufficient history."""
+    """A rule as its evaluator tells it. Durations in seconds; `labels` are the rule's own. `lacks` is what this dashboard says besides: input missing, insufficient history."""
 
     name: str
     alert: bool
@@ -48,6 +48,37 @@ class TellsRule:
     annotations: Mapping[str, str] | None = None
     lacks: str = ""
     alerts: tuple[TellsAlert, ...] = ()
+    labels: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a `poise up` says besides: who evaluates (`mode`), and how alerts are kept quiet, in words, by their labels."""
+
+    mode: str = ""
+    quiet: Mapping[frozenset[tuple[str, str]], str] = field(default_factory=dict)
+
+
+async def standing(url: str, fetcher: Fetcher, *, timeout: float = 30.0) -> Standing:
+    """What GET /api/poise/v1/alerts says; nothing where that is not known, as in a Prometheus."""
+    try:
+        body = await fetcher.body(
+            f"{url.rstrip('/')}/api/poise/v1/alerts", Request(headers={"Accept": "application/json"}), timeout=timeout, limit=ANSWER_LIMIT
+        )
+        document = _object(json.loads(body))
+    except (FetchError, ValueError, RecursionError):
+        return Standing()
+    alerts = [_object(alert) for alert in document.get("alerts") or ()]
+    return Standing(
+        str(document.get("mode") or ""), {frozenset(_texts(one.get("labels")).items()): words for one in alerts if (words := _quiet(one))}
+    )
+
+
+def _quiet(alert: Mapping[str, Any]) -> str:
+    acknowledged = _object(alert.get("acknowledged"))
+    words = [f"acknowledged by {acknowledged.get('by') or 'somebody'}"] if acknowledged else []
+    words += [word for word, key in (("silenced", "silenced_by"), ("inhibited", "inhibited_by")) if alert.get(key)]
+    return ", ".join(words)
 
 
 async def rules(url: str, fetcher: Fetcher, *, timeout: float = 10.0) -> list[TellsRule]:
@@ -91,6 +122,7 @@ def _rule(group: str, rule: Mapping[str, Any]) -> TellsRule:
         annotations=_texts(rule.get("annotations")),
         lacks=str(rule.get("lacks") or ""),
         alerts=tuple(_alert(_object(alert)) for alert in rule.get("alerts") or ()),
+        labels=_texts(rule.get("labels")),
     )
 
 

@@ -21,7 +21,9 @@ from urllib.parse import quote, urlsplit
 
 from poise.alerts import ask_command
 from poise.alerts.ask_command import AskError
+from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
+from poise.alerts.rule_set import unknown_alert
 from poise.exporter.engines.credentials import AccessError
 from poise.exporter.logs import visible
 from poise.history import page_token
@@ -106,7 +108,7 @@ async def _silence(arguments: argparse.Namespace, environment: Mapping[str, str]
     wanted = {"alertname": arguments.alert, **ask_command.where_labels(arguments.where)}
     known = _names(await page.ask("GET", "/api/v1/rules"))
     if known and arguments.alert not in known:
-        raise AskError(f"{page.url} evaluates no alert {arguments.alert!r}; there are {', '.join(sorted(known))}")
+        raise AskError(f"{page.url}: {unknown_alert([arguments.alert], sorted(known))}")
     answer = await page.ask("POST", f"{_API}/silences", {"labels": wanted, **_why(arguments)})
     if arguments.json:
         print(json.dumps(answer, indent=1))
@@ -260,7 +262,7 @@ def silence_lines(answer: Mapping[str, Any], now: float) -> Iterator[str]:
     if not places:
         yield "this `poise up` knows no Alertmanager, so there are no silences; `poise alerts acknowledge` marks alerts on its page"
         return
-    yield f"{len(silences)} silences of {len(places)} Alertmanagers"
+    yield f"{counted(len(silences), 'silence')} of {counted(len(places), 'Alertmanager')}"
     for one in silences:
         left = format_duration(max(0, round(one["ends_at"] - now)))
         yield f"  {visible(one['id'])}  {visible(one['state'])}, {left} left: {_matchers(one['matchers'])} ({visible(one['by'])}: {visible(one['comment'])})"

@@ -41,11 +41,11 @@ def store() -> Series:
     return made
 
 
-def explained(store: Series, expression: str, recordings: Mapping[str, str] | None = None, **where: str) -> Clause:
+def explained(store: Series, expression: str, recordings: Mapping[str, str] | None = None, *, deep: bool = True, **where: str) -> Clause:
     async def ask() -> Clause:
         querier = EmbeddedQuerier(store, clock=lambda: 0.0)
         try:
-            return await explain(expression, querier, NOW, recordings=recordings, where=where)
+            return await explain(expression, querier, NOW, recordings=recordings, where=where, deep=deep)
         finally:
             await querier.close()
 
@@ -116,6 +116,15 @@ def test_a_recorded_series_is_explained_by_what_it_is_recorded_from(store: Serie
     assert explained(store, "level:self:x", recordings).recorded is not None
 
 
+def test_a_recorded_series_is_explained_once_and_only_when_that_is_asked_for(store: Series) -> None:
+    recordings = {"level:idle:x": "busy < 0.01"}
+    twice = "level:idle:x > 0 or level:idle:x < 0"
+    assert text(explained(store, twice, recordings)).count("is recorded from") == 1
+    flat = explained(store, twice, recordings, deep=False)
+    assert "is recorded from" not in text(flat)
+    assert [child.missing for child in flat.children] == [(), ()]
+
+
 def test_arithmetic_between_vectors_is_a_join_of_two_sides(store: Series) -> None:
     clause = explained(store, "(busy < 0.1) * on (engine) group_left (node) info")
     assert (clause.kind, clause.holds) == (Kind.JOIN, True)
@@ -132,11 +141,13 @@ def test_a_condition_inside_an_aggregation_is_shown(store: Series) -> None:
     assert within.children[0].kind is Kind.AND
 
 
-def test_two_vectors_that_are_compared_show_the_left_and_name_the_right(store: Series) -> None:
+def test_two_vectors_that_are_compared_show_what_each_is_compared_with(store: Series) -> None:
     store.have("limit", 0.5, 0, gpu="0", engine="e")
     clause = explained(store, "busy > limit")
-    assert [(row.value, row.threshold, row.holds) for row in clause.rows] == [(0.97, None, True), (0.02, None, False)]
-    assert "✓ gpu=0 0.97 > limit" in text(clause)
+    assert [(row.value, row.threshold, row.holds) for row in clause.rows] == [(0.97, 0.5, True), (0.02, None, False)]
+    assert text(clause).splitlines() == ["✓ busy > limit", "    ✓ gpu=0 0.97 > 0.5", "    ✗ gpu=1 0.02 not > limit"]
+    paired = explained(store, "busy < on (gpu) group_left () limit")
+    assert [(row.threshold, row.holds) for row in paired.rows] == [(0.5, False), (None, False)]
 
 
 def test_a_clause_that_cannot_be_evaluated_says_so_and_the_others_are_explained(store: Series) -> None:
@@ -157,3 +168,34 @@ def test_rows_that_nobody_could_read_are_counted(store: Series) -> None:
 def test_what_is_no_expression_is_refused(store: Series) -> None:
     with pytest.raises(BadQuery):
         explained(store, "busy <")
+
+
+@pytest.mark.parametrize(
+    ("expression", "state", "words"),
+    [
+        ("busy < 0.1", "firing", "fires because `busy < 0.1` holds (gpu=1: 0.02 and 1 more)"),
+        (
+            "busy < 0.1 and on (engine) tokens > 10",
+            "pending",
+            "is pending because `busy < 0.1` holds (gpu=1: 0.02 and 1 more) and `tokens > 10` holds (engine=e: 100)",
+        ),
+        ("busy < 0.1 and on (engine) tokens > 200", "inactive", "does not fire: `tokens > 200` does not hold (engine=e: 100)"),
+        ("busy < 0.1 and starting > 1", "inactive", "does not fire: no such series here: starting"),
+        ("busy < 0.1 unless on (engine) info", "inactive", "does not fire: `info` holds, which excepts it"),
+        (
+            "busy > 0.9 and ignoring (gpu) busy{gpu='1'} * 0 + 1 and on (gpu) busy < 0.1",
+            "inactive",
+            "does not fire: its parts hold, but for different labels: ",
+        ),
+        (
+            "busy > 2 or tokens > 200 or info > 2",
+            "inactive",
+            "does not fire: `busy > 2` does not hold (gpu=0: 0.97 and 1 more); `tokens > 200`",
+        ),
+        ("busy > 2 or tokens > 200 or info > 2", "inactive", "(engine=e: 100) and 1 more"),
+        ("busy > 2", "firing", "fires on, although its condition does not hold now: `busy > 2` does not hold"),
+        ("absent(starting)", "inactive", "is not on yet, but its condition holds: `absent(starting)` is there"),
+    ],
+)
+def test_one_sentence_says_why(store: Series, expression: str, state: str, words: str) -> None:
+    assert words in explain_text.sentence(state, explained(store, expression))

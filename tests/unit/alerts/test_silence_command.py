@@ -109,7 +109,7 @@ def test_silences_are_listed_with_all_kinds_of_matchers() -> None:
     one = {"id": "s1", "state": "active", "ends_at": 3700.0, "by": "ann", "comment": "two\nlines", "matchers": matchers}
     lines = list(silence_command.silence_lines({"silences": [one], "alertmanagers": [{"url": "u", "error": ""}]}, 100.0))
     assert lines == [
-        "1 silences of 1 Alertmanagers",
+        "1 silence of 1 Alertmanager",
         '  s1  active, 1h left: {a="1", b=~"2|3", c!="x\\"", d!~"\\u001b"} (ann: two\\nlines)',
     ]
     assert "knows no Alertmanager" in next(silence_command.silence_lines({"silences": [], "alertmanagers": []}, 0.0))
