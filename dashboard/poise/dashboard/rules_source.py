@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poise.alerts.evaluation.active import Alert, State
-from poise.alerts.evaluation.evaluator import Evaluator, RuleView
+from poise.alerts.evaluation.evaluator import Evaluator
+from poise.alerts.evaluation.views import RuleView
 from poise.dashboard.api_prometheus.sources import ActiveAlert, AlertingRule, Rule, RuleGroup
 
 

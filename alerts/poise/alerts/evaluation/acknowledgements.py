@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from poise.alerts.evaluation import rows
 from poise.alerts.evaluation.active import State, Transition
 from poise.alerts.evaluation.tables import AcknowledgementRow, MemoryModel
-from poise.history.promql.labels import Labels, labels
-from poise.history.store.sqlite_file import SqliteFile, WriteFailed
+from poise.history.promql.labels import Labels
+from poise.history.store.sqlite_file import ReadFailed, SqliteFile, WriteFailed
 from sqlalchemy import delete, insert, select
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,23 @@ class Acknowledgements:
         self._unwritten = False
         self.error = ""
         if file is not None:
-            with file.engine.connect() as connection:
-                for row in connection.execute(select(_table)):
-                    own = labels(json.loads(row.labels))
-                    self._standing[own] = Acknowledgement(own, row.by, row.comment, row.until, row.made)
+            self._read(file)
+
+    def _read(self, file: SqliteFile) -> None:
+        """What the last process left; what cannot be read is left out. A file that is lost is put aside by its owner (memory.py)."""
+        try:
+            with file.reading() as connection:
+                found = connection.execute(select(_table)).all()
+        except ReadFailed as failure:
+            self._tell(file, str(failure), "read")
+            return
+        for row in found:
+            try:
+                own, until, made = rows.own_labels(row.labels), rows.moment(row.until), rows.moment(row.made)
+            except rows.BadRow as error:
+                logger.error("%s: an acknowledgement is left out, its row makes no sense: %s", file.path, error)
+                continue
+            self._standing[own] = Acknowledgement(own, str(row.by), str(row.comment), until, made)
 
     def add(self, one: Acknowledgement) -> None:
         """Takes it in, in place of an older one of its alert. Raises TooMany."""
@@ -108,21 +122,25 @@ class Acknowledgements:
         """All of them: there are few, and what could not be written before is made up for."""
         if self._file is None:
             return
-        rows = [
-            {"labels": _text(one.labels), "by": one.by, "comment": one.comment, "until": one.until, "made": one.made}
+        values = [
+            {"labels": rows.text(dict(one.labels)), "by": one.by, "comment": one.comment, "until": one.until, "made": one.made}
             for one in self._standing.values()
         ]
         error = ""
         try:
             with self._file.writing() as connection:
                 connection.execute(delete(_table))
-                if rows:
-                    connection.execute(insert(_table), rows)
+                if values:
+                    connection.execute(insert(_table), values)
         except WriteFailed as failure:
             error = str(failure)
+        self._tell(self._file, error, "written")
+        self._unwritten = bool(error)
+
+    def _tell(self, file: SqliteFile, error: str, what: str) -> None:
         if error and error != self.error:
-            logger.error("%s: acknowledgements cannot be written (%s); they hold until this process ends", self._file.path, error)
-        self._unwritten, self.error = bool(error), error
+            logger.error("%s: acknowledgements cannot be %s (%s); they hold until this process ends", file.path, what, error)
+        self.error = error
 
 
 def _text(own: Labels) -> str:

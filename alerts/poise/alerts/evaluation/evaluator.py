@@ -2,8 +2,8 @@
 
     rule files ─► groups ─► (slot) query ─► series and ALERTS to the store, changes to the memory, alerts to the notifier
 
-One thread runs it; others may ask for `view`. The order of things is here; what a rule does is in active.py, a group in group_run.py, moments in
-schedule.py. Knows no network and no page.
+One thread runs it; others may look at any time, without waiting, and have the rules read anew. The order of things is here; what a rule does is in active.py, a group in group_run.py, moments in
+schedule.py, how rules stand in views.py. Knows no network and no page.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from poise.alerts.evaluation import schedule
-from poise.alerts.evaluation.active import Alert, State, Transition
-from poise.alerts.evaluation.group_run import GroupRun, Health, Query, ToSend
-from poise.alerts.evaluation.inputs import LOOKBACK, Needs, Readiness, needs
-from poise.alerts.evaluation.memory import Key, Memory
-from poise.alerts.evaluation.prepared import PreparedGroup, PreparedRule, prepare
+from poise.alerts.evaluation.active import ALERT_NAME, State, Transition
+from poise.alerts.evaluation.group_run import GroupRun, Outcome, Query, ToSend
+from poise.alerts.evaluation.inputs import Needs
+from poise.alerts.evaluation.memory import Memory
+from poise.alerts.evaluation.prepared import PreparedGroup, prepare
 from poise.alerts.evaluation.restore import restored
+from poise.alerts.evaluation.views import GroupView, Inputs, needs_of, view
 from poise.alerts.rules import RuleFile
-from poise.history.promql.labels import Labels
-from poise.history.promql.nodes import Node
+from poise.history.promql.labels import Labels, get
 
 logger = logging.getLogger(__name__)
 
@@ -33,41 +33,16 @@ DEFAULT_INTERVAL = 15.0
 SETTLE = 10.0
 #: What rules lack changes slowly; it is looked at anew after so many milliseconds.
 _NEEDS_EACH = 60_000
-#: Ranges longer than the lookback are looked for in the hour that the store has in memory.
-_LONGEST_LOOK = 3_600_000
+#: Labels that tell no two alerts of a line in the log apart: they are the same for all alerts of a rule, or of this machine.
+_SAID_OF_ALL = frozenset({ALERT_NAME, "severity", "node", "simulated", "component"})
 
 
-class Store(Protocol):
+class Store(Inputs, Protocol):
     """What the evaluator needs of the store; `poise.history.store.store.Store` is the real one. Moments in Unix seconds."""
 
     def append(self, target: str, at: float, samples: Mapping[Labels, float]) -> None: ...
 
     def forget_target(self, target: str, at: float) -> None: ...
-
-    def names_since(self, at: float) -> frozenset[str]: ...
-
-    def oldest(self) -> float | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RuleView:
-    """A rule as it stands now, for pages and API."""
-
-    rule: PreparedRule
-    health: Health
-    state: State
-    alerts: tuple[Alert, ...]
-    needs: Needs
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """A group as it stands; `evaluated` in milliseconds, None before the first time; `seconds` that it took."""
-
-    group: PreparedGroup
-    evaluated: int | None
-    seconds: float
-    rules: tuple[RuleView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,52 +71,90 @@ class Evaluator:
     external: Mapping[str, str] = field(default_factory=dict)
     heed: Callable[[Sequence[Transition]], None] = lambda _: None
     _runs: dict[str, GroupRun] = field(default_factory=dict, init=False)
-    _needs: dict[str, Needs] = field(default_factory=dict, init=False)
-    _needs_at: int | None = field(default=None, init=False)
-    _counts: Counts = field(default_factory=Counts, init=False)
     _not_before: int = field(default=0, init=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _needs: Mapping[str, Needs] = field(default_factory=dict, init=False)
+    _needs_at: int | None = field(default=None, init=False)
+    #: Held by whoever changes one of the above, through all queries of a round.
+    _round: threading.Lock = field(default_factory=threading.Lock, init=False)
+    #: What others look at. Each is made anew and put in place of the one before, so that nobody waits for a round.
+    _views: Mapping[str, GroupView] = field(default_factory=dict, init=False)
+    _counts: Counts = field(default_factory=Counts, init=False)
+    #: Rules that were read while a round was going on; it takes them in at its end. The lock is held for this handover alone.
+    _read_anew: Sequence[PreparedGroup] | None = field(default=None, init=False)
+    _handover: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def start(self) -> None:
         """Reads rules and memory. Raises RuleError and OSError for files that cannot be read."""
         now = self._now()
         remembered = self.memory.read()
         self.reload()
-        self._not_before = now + round(SETTLE * 1000)
-        if remembered.evaluated is None:
-            return
         ended: list[Transition] = []
-        with self._lock:
-            for run in (run for group in self._runs.values() for run in group.rules):
-                known = remembered.alerts.get(run.rule.key, {})
-                run.alerts = restored(known, remembered.evaluated, now) if run.rule.alert is not None else {}
+        with self._round:
+            self._not_before = now + round(SETTLE * 1000)
+            if remembered.evaluated is None:
+                return
+            runs = {run.rule.key: run for group in self._runs.values() for run in group.rules if run.rule.alert is not None}
+            for key, known in remembered.alerts.items():
+                kept = restored(known, remembered.evaluated, now) if key in runs else {}
+                if key in runs:
+                    runs[key].alerts = kept
                 ended += [
-                    Transition(remembered.evaluated, own, one.state, None, one.value, one.annotations)
+                    Transition(min(remembered.evaluated, now), own, one.state, None, one.value, one.annotations)
                     for own, one in known.items()
-                    if own not in run.alerts and one.state is not State.INACTIVE
+                    if own not in kept and one.state is not State.INACTIVE
                 ]
-            self.memory.write(remembered.evaluated, self._alerts(), ended)
-        self.heed(ended)
+            self._show_all()
+            self._remember(min(remembered.evaluated, now), ended)
+        self._tell(ended, ())
 
     def reload(self) -> None:
-        """Reads the rule files anew; rules that are there still go on where they stood. Raises as `start`, and changes nothing then."""
+        """Reads the rule files anew; rules that are there still go on where they stood, and alerts of those that are not end. A round that goes on
+        ends with the rules that it has. Raises as `start`, and changes nothing then."""
         groups = prepare(self.read(), self.interval)
-        with self._lock:
-            before, self._runs = self._runs, {}
-            for group in groups:
-                run = GroupRun(group, self.external, self.clock)
-                if group.key in before:
-                    run.take_over(before[group.key])
-                self._runs[group.key] = run
-            kept = {run.rule.key for group in self._runs.values() for run in group.rules}
-            for old in before.values():
-                for gone in (run.rule for run in old.rules if run.rule.key not in kept):
-                    self.store.forget_target(old.target(gone), self.wall())
-            self._needs_at = None
         for group in groups:
             for rule in group.rules:
                 if rule.error:
                     logger.error("%s:%d, group %s, %s: %s", group.file, rule.rule.line, group.name, rule.rule.title, rule.error)
+        with self._handover:
+            self._read_anew = groups
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Goes over to rules that were read anew, unless a round goes on: it does that itself when it is over."""
+        while self._read_anew is not None and self._round.acquire(blocking=False):
+            try:
+                with self._handover:
+                    groups, self._read_anew = self._read_anew, None
+                transitions, to_send = ([], []) if groups is None else self._go_over(groups)
+            finally:
+                self._round.release()
+            self._tell(transitions, to_send)
+
+    def _go_over(self, groups: Sequence[PreparedGroup]) -> tuple[list[Transition], list[ToSend]]:
+        now = self._now()
+        before = self._runs
+        known = {run.rule.key: run for group in before.values() for run in group.rules}
+        self._runs = {group.key: GroupRun(group, self.external, self.clock) for group in groups}
+        for key, group_run in self._runs.items():
+            group_run.take_over(known, before[key].evaluated if key in before else None)
+        kept = {run.rule.key for group in self._runs.values() for run in group.rules}
+        targets = {group.target(run.rule) for group in self._runs.values() for run in group.rules}
+        transitions: list[Transition] = []
+        to_send: list[ToSend] = []
+        for old in before.values():
+            for gone in old.rules:
+                if old.target(gone.rule) not in targets:
+                    self.store.forget_target(old.target(gone.rule), now / 1000)
+                if gone.rule.key not in kept:
+                    changed, told = old.end(gone, now)
+                    transitions += changed
+                    to_send += told
+        # Before the first scrapes the needs look worse than they are: the next round looks at them again.
+        self._needs, self._needs_at = self._found_needs(now), None
+        self._show_all()
+        if transitions:
+            self._remember(now, transitions)
+        return transitions, to_send
 
     def run_due(self) -> float:
         """Evaluates every group whose slot has come; seconds until the next one comes."""
@@ -149,39 +162,66 @@ class Evaluator:
         transitions: list[Transition] = []
         to_send: list[ToSend] = []
         evaluated = False
-        with self._lock:
+        with self._round:
             for key, run in self._runs.items():
-                at = schedule.slot(key, run.group.interval, now)
-                last = run.evaluated
-                if last is not None and at < last:
-                    # This slot lies before the step, where nothing is known any more; the next one does not.
-                    logger.warning("the clock was set back by %.0f s; what was pending goes on", (last - at) / 1000)
-                    run.set_back(last - at)
-                    self._not_before = min(self._not_before, now)
-                if at == run.evaluated or at < self._not_before:
+                try:
+                    outcome = self._run_group(key, run, now)
+                except Exception:  # whatever it is, the other groups are evaluated
+                    logger.exception("group %s could not be evaluated; the next evaluation comes as planned", run.group.name)
                     continue
-                missed = schedule.missed(last, at, run.group.interval)
-                outcome = run.run(at, self.query, self.store.append)
-                transitions += outcome.transitions
-                to_send += outcome.to_send
-                evaluated = True
-                counts = self._counts
-                self._counts = Counts(
-                    counts.evaluations + len(run.rules),
-                    counts.failures + outcome.failed,
-                    counts.missed + missed,
-                    counts.seconds + outcome.seconds,
-                )
+                if outcome is not None:
+                    transitions += outcome.transitions
+                    to_send += outcome.to_send
+                    evaluated = True
             if evaluated:
-                self.memory.write(now, self._alerts(), transitions)
-            following = [schedule.following(key, run.group.interval, now) for key, run in self._runs.items()]
-        if transitions:
-            self.heed(transitions)
+                self._remember(now, transitions)
+                if self._needs_at is None or not 0 <= now - self._needs_at < _NEEDS_EACH:
+                    self._needs, self._needs_at = self._found_needs(now), now
+                    self._show_all()
+        self._take_in()
+        self._tell(transitions, to_send)
+        following = [schedule.following(key, run.group.interval, now) for key, run in self._runs.items()]
+        return max(0.0, (min(following, default=now + round(self.interval * 1000)) - self._now()) / 1000)
+
+    def _run_group(self, key: str, run: GroupRun, now: int) -> Outcome | None:
+        """None where its slot has not come."""
+        at = schedule.slot(key, run.group.interval, now)
+        last = run.evaluated
+        if last is not None and at < last:
+            # This slot lies before the step, where nothing is known any more; the next one does not.
+            logger.warning("the clock was set back by %.0f s; what was pending goes on", (last - at) / 1000)
+            run.set_back(last - at)
+            self._not_before = min(self._not_before, now)
+        if at == run.evaluated or at < self._not_before:
+            return None
+        outcome = run.run(at, self.query, self.store.append)
+        counts = self._counts
+        self._counts = Counts(
+            counts.evaluations + len(run.rules),
+            counts.failures + outcome.failed,
+            counts.missed + schedule.missed(last, at, run.group.interval),
+            counts.seconds + outcome.seconds,
+        )
+        self._views = {**self._views, key: view(run, self._needs)}
+        return outcome
+
+    def _remember(self, at: int, transitions: Sequence[Transition]) -> None:
+        alerts = {(run.rule.key, own): alert for group in self._runs.values() for run in group.rules for own, alert in run.alerts.items()}
+        try:
+            self.memory.write(at, alerts, transitions)
+        except Exception:  # whatever it is, alerts that are not told would be the worse fault
+            logger.exception("the state of alerts cannot be remembered; they are told all the same")
+
+    def _tell(self, transitions: Sequence[Transition], to_send: Sequence[ToSend]) -> None:
+        """To the log, to whoever heeds changes, and to the notifier, whatever becomes of the ones before."""
         for change in transitions:
             _say(change)
-        if to_send:
-            self.deliver(to_send)
-        return max(0.0, (min(following, default=now + round(self.interval * 1000)) - self._now()) / 1000)
+        try:
+            if transitions:
+                self.heed(transitions)
+        finally:
+            if to_send:
+                self.deliver(to_send)
 
     def run_until(self, stop: threading.Event) -> None:
         """Runs until `stop` is set. What goes wrong in one round is logged and does not end it."""
@@ -195,62 +235,31 @@ class Evaluator:
 
     # ------------------------------------------------------------------------------------------------------------ looking
     def view(self) -> tuple[GroupView, ...]:
-        """Every group and rule as it stands."""
-        with self._lock:
-            self._look_at_needs()
-            return tuple(
-                GroupView(
-                    run.group,
-                    run.evaluated,
-                    run.seconds,
-                    tuple(
-                        RuleView(one.rule, one.health, one.state, tuple(one.alerts.values()), self._needs[one.rule.key])
-                        for one in run.rules
-                    ),
-                )
-                for run in self._runs.values()
-            )
+        """Every group and rule as it stood when its last evaluation was over. Never waits for one."""
+        return tuple(self._views.values())
 
     def changes(self, start: int, end: int, name: str | None = None) -> Sequence[Transition]:
         """The changes of state between two moments (milliseconds), oldest first; of one alert when a name is given."""
-        with self._lock:
-            return self.memory.events(start, end, name)
+        return self.memory.events(start, end, name)
 
     @property
     def counts(self) -> Counts:
         """What it did since it began."""
-        with self._lock:
-            return self._counts
+        return self._counts
 
-    def _look_at_needs(self) -> None:
-        now = self._now()
-        if self._needs_at is not None and 0 <= now - self._needs_at < _NEEDS_EACH:
-            return
-        self._needs_at = now
-        oldest = self.store.oldest()
-        there = 0 if oldest is None else max(0, now - round(oldest * 1000))
-        recent, hour = (self.store.names_since((now - back) / 1000) for back in (LOOKBACK, _LONGEST_LOOK))
-        rules = [run.rule for group in self._runs.values() for run in group.rules]
-        recordings: dict[str, Node] = {rule.rule.name: rule.node for rule in rules if rule.alert is None and rule.node is not None}
+    def _show_all(self) -> None:
+        self._views = {key: view(run, self._needs) for key, run in self._runs.items()}
 
-        def present(name: str, back: int) -> bool:
-            return name in (recent if back <= LOOKBACK else hour)
-
-        self._needs = {
-            rule.key: Needs(Readiness.READY) if rule.node is None else needs(rule.node, recordings, present, there) for rule in rules
-        }
-
-    def _alerts(self) -> dict[Key, Alert]:
-        return {(run.rule.key, own): alert for group in self._runs.values() for run in group.rules for own, alert in run.alerts.items()}
+    def _found_needs(self, now: int) -> Mapping[str, Needs]:
+        return needs_of((run.rule for group in self._runs.values() for run in group.rules), self.store, now)
 
     def _now(self) -> int:
         return round(self.wall() * 1000)
 
 
 def _say(change: Transition) -> None:
-    own = dict(change.labels)
-    name = own.pop("alertname", "")
-    who = ", ".join(f"{label}={value}" for label, value in own.items() if label in ("instance", "engine", "gpu", "deployment", "severity"))
+    name = get(change.labels, ALERT_NAME)
+    who = ", ".join(f"{label}={value}" for label, value in change.labels if label not in _SAID_OF_ALL)
     before, after = change.before or "new", change.after or "forgotten"
-    level = logging.INFO if change.after in (State.FIRING, State.INACTIVE) else logging.DEBUG
-    logger.log(level, "alert %s (%s): %s → %s", name, who, before, "resolved" if after is State.INACTIVE else after)
+    level = logging.INFO if State.FIRING in (change.before, change.after) else logging.DEBUG
+    logger.log(level, "alert %s%s: %s → %s", name, f" ({who})" if who else "", before, "resolved" if after is State.INACTIVE else after)

@@ -6,6 +6,7 @@ alerts as they are and writes nothing; a series that a rule gave and gives no mo
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from poise.history.promql.engine import InstantVector, Result, ScalarValue
 from poise.history.promql.errors import QueryError
 from poise.history.promql.labels import NAME, Labels, changed
 from poise.history.promql.nodes import Node
+
+logger = logging.getLogger(__name__)
 
 
 class Query(Protocol):
@@ -96,13 +99,26 @@ class GroupRun:
         self._external = external
         self._clock = clock
 
-    def take_over(self, before: GroupRun) -> None:
-        """Goes on where the same group stood before its file was read anew: rules that are there still keep their alerts."""
-        known = {run.rule.key: run for run in before.rules}
+    def take_over(self, known: Mapping[str, RuleRun], evaluated: int | None) -> None:
+        """Goes on where its rules stood (by their keys) before their files were read anew, and its group, which was evaluated then."""
         for run in self.rules:
             if run.rule.key in known:
                 run.alerts, run.health = known[run.rule.key].alerts, known[run.rule.key].health
-        self.evaluated = before.evaluated
+        self.evaluated = evaluated
+
+    def end(self, rule: RuleRun, at: int) -> tuple[list[Transition], list[ToSend]]:
+        """What is to be remembered and told of the alerts of a rule that is evaluated no more: those that fire are over as of `at`."""
+        transitions: list[Transition] = []
+        told: list[ToSend] = []
+        for own, alert in rule.alerts.items():
+            over = None if alert.state is State.PENDING else State.INACTIVE
+            if alert.state is not State.INACTIVE:
+                transitions.append(Transition(at, own, alert.state, over, alert.value, alert.annotations))
+            if alert.state is State.FIRING:
+                alert = replace(alert, state=State.INACTIVE, resolved_at=at)
+            if over is not None and needs_sending(alert, at):
+                told.append(ToSend(replace(alert, sent=at), ends_at(alert, at, self.group.interval), rule.rule))
+        return transitions, told
 
     def target(self, rule: PreparedRule) -> str:
         """Under what name the store keeps apart what a rule gives."""
@@ -144,17 +160,20 @@ class GroupRun:
                 run.alerts = {}
             except (RuleFailed, QueryError) as failure:
                 error = str(failure)
+            except Exception as failure:  # whatever it is, it costs this rule alone: the others are evaluated, and what they find is told
+                error = f"{type(failure).__name__}: {failure}"
+                if error != run.health.error:
+                    logger.exception(
+                        "group %s, %s: it gave no result, for a reason that is a fault of Poise", self.group.name, run.rule.rule.title
+                    )
         run.health = Health(at, error, self._clock() - began)
         return transitions
 
     def _to_send(self, run: RuleRun, at: int) -> list[ToSend]:
-        told: list[ToSend] = []
-        for own, alert in run.alerts.items():
-            if needs_sending(alert, at):
-                alert = replace(alert, sent=at)
-                run.alerts = {**run.alerts, own: alert}
-                told.append(ToSend(alert, ends_at(alert, at, self.group.interval), run.rule))
-        return told
+        sent = {own: replace(alert, sent=at) for own, alert in run.alerts.items() if needs_sending(alert, at)}
+        if sent:
+            run.alerts = {**run.alerts, **sent}
+        return [ToSend(alert, ends_at(alert, at, self.group.interval), run.rule) for alert in sent.values()]
 
 
 def _results(result: Result) -> list[tuple[Labels, float]]:

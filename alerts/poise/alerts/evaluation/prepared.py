@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from poise.alerts.evaluation.active import AlertRule
 from poise.alerts.evaluation.templates import Template, TemplateError, parse_template
@@ -17,6 +19,8 @@ from poise.alerts.rules import Group, Rule, RuleFile
 from poise.history.promql.compile import compile_query
 from poise.history.promql.errors import QueryError
 from poise.history.promql.nodes import Node, Type, type_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +53,31 @@ class PreparedGroup:
 
 
 def prepare(files: Iterable[RuleFile], interval: float) -> tuple[PreparedGroup, ...]:
-    """The groups of all files in order; `interval` (seconds) is for groups that name none."""
-    return tuple(_group(file, group, interval) for file in files for group in file.groups)
-
-
-def _group(file: RuleFile, group: Group, interval: float) -> PreparedGroup:
+    """The groups of all files in order; `interval` (seconds) is for groups that name none, or 0 as Prometheus has it (`rules/manager.go`)."""
     seen: dict[str, int] = {}
+    return tuple(_group(file, group, interval, seen) for file in files for group in file.groups)
+
+
+def _group(file: RuleFile, group: Group, interval: float, seen: dict[str, int]) -> PreparedGroup:
     rules = []
     for rule in group.rules:
         rule_labels = {**group.labels, **rule.labels}
-        identity = _key(group.name, rule.name, rule_labels)
+        identity = _key(PurePath(file.name).name, group.name, rule.name, rule_labels)
         seen[identity] = seen.get(identity, 0) + 1
         rules.append(_rule(f"{identity}.{seen[identity]}", group, rule, rule_labels))
     return PreparedGroup(
         file.name,
         group.name,
-        _milliseconds(interval if group.interval is None else group.interval),
+        _milliseconds(group.interval or interval),
         _milliseconds(group.query_offset or 0.0),
         group.limit,
         tuple(rules),
     )
 
 
-def _key(group: str, name: str, rule_labels: Mapping[str, str]) -> str:
-    """By what a rule is known again when its expression or its text was changed: group, name, labels."""
-    text = json.dumps([group, name, sorted(rule_labels.items())])
+def _key(file: str, group: str, name: str, rule_labels: Mapping[str, str]) -> str:
+    """By what a rule is known again when its expression or its text was changed, or its file was moved: the file's own name, group, name, labels."""
+    text = json.dumps([file, group, name, sorted(rule_labels.items())])
     return f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -94,6 +98,9 @@ def _rule(key: str, group: Group, rule: Rule, rule_labels: Mapping[str, str]) ->
             )
     except (QueryError, TemplateError) as failure:
         node, alert, error = None, None, str(failure)
+    except Exception as failure:  # whatever the compiler stumbles over costs this rule, not the files
+        logger.exception("group %s, %s: it cannot be compiled, for a reason that is a fault of Poise", group.name, rule.title)
+        node, alert, error = None, None, f"{type(failure).__name__}: {failure}"
     return PreparedRule(key, rule, node, alert, rule_labels, error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from poise.alerts.evaluation.active import RESOLVED_RETENTION, Alert, State
+from poise.alerts.evaluation.active import RESOLVED_RETENTION, Alert, State, shifted
 from poise.history.promql.labels import Labels
 
 #: An outage longer than this makes what was known worthless (Prometheus' --rules.alert.for-outage-tolerance).
@@ -17,9 +17,13 @@ def restored(alerts: Mapping[Labels, Alert], evaluated: int, now: int) -> dict[L
 
     The outage does not count as waiting: an alert that was pending for 3 minutes is pending for 3 minutes. One that was firing fires on, under
     the same start, and what keeps it firing without a result does not run out over the outage. Unlike Prometheus (`RestoreForState`) this holds
-    for rules with a `for` below ten minutes as well, and `keep_firing_for` is not lost. A clock that says it is earlier than then gives no outage.
+    for rules with a `for` below ten minutes as well, and `keep_firing_for` is not lost. A clock that says it is
+    earlier than then was set back: nobody knows how long the outage was, all moments move with the clock, and it counts as none.
     """
-    outage = max(0, now - evaluated)
+    outage = now - evaluated
+    if outage < 0:
+        alerts = {own: shifted(alert, outage) for own, alert in alerts.items()}
+        outage = 0
     if outage > OUTAGE_TOLERANCE:
         return {}
     kept = {}
