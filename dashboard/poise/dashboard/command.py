@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import signal
@@ -33,6 +32,7 @@ from poise.dashboard.reloading import Reloading
 from poise.dashboard.security import allowed_hosts, is_loopback
 from poise.exporter import logs, setting_flags
 from poise.exporter import settings as exporter_settings
+from poise.exporter.listening import refused
 from poise.exporter.nvml import registry
 from poise.exporter.settings import LOG_FORMATS, LOG_LEVELS, SettingsError
 from poise.history import page_token
@@ -85,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format", choices=LOG_FORMATS, help="text or one JSON object per line, here and in the exporter (default text)"
     )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="configuration file of the history, the alerts and the exporter that is started (default: poise.toml here, if there is one)",
+    )
     kept = parser.add_argument_group("history")
     kept.add_argument("--history", metavar="FILE", help="where the history is kept (default: history.db in Poise's state folder)")
     kept.add_argument("--no-history", action="store_true", help="keep it in memory only, for an hour")
@@ -103,7 +108,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     passed.add_argument("--expected-gpus", metavar="N", help="cards that should be here")
     passed.add_argument("--interval", metavar="DURATION", help="how often the exporter reads the cards (default 1s)")
-    passed.add_argument("--config", metavar="FILE", help="its configuration file (default: poise.toml here, if there is one)")
     passed.add_argument("--no-discover", action="store_true", help="look for no engines and routers besides those that are named")
 
 
@@ -122,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         listener = _bind(host, port)
     except OSError as error:
-        print(f"poise up: cannot listen on {host}:{port}: {_why(error)}", file=sys.stderr)
+        print(f"poise up: {refused(f'{host}:{port}', error, 'poise up')}", file=sys.stderr)
         return COULD_NOT
     with listener:
         try:
@@ -359,14 +363,6 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _why(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "the port is taken, perhaps by another `poise up`. Choose another with --listen HOST:PORT."
-    if error.errno == errno.EACCES:
-        return "no permission for this port. Choose one above 1023 with --listen HOST:PORT."
-    return f"{error.strerror or error}. Choose another address with --listen HOST:PORT."
 
 
 def _listen(text: str) -> tuple[str, int]:

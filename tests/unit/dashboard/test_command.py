@@ -98,6 +98,15 @@ def test_addresses_prefixes_and_seconds_are_understood() -> None:
     assert parse("--scrape-interval", "2s").scrape_interval == 2.0
 
 
+def test_the_configuration_file_is_not_told_to_be_the_exporters_alone() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    ours, passed_on, exporters = parser.format_help().rpartition("passed on to the exporter")
+    assert passed_on
+    assert "--config FILE" in ours
+    assert "--config" not in exporters
+
+
 # ----------------------------------------------------------------------------------------------------------------- process
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
