@@ -21,6 +21,14 @@ from poise.exporter.settings import ordinary
 #: Bytes of a rule file; five thousand rules are 2 MB.
 LARGEST_FILE = 1 << 24
 
+#: Prometheus keeps whole numbers in 64 bits and durations in nanoseconds of as many (Go's int and time.Duration); seconds.
+_LARGEST_NUMBER = (1 << 63) - 1
+_LONGEST_DURATION = _LARGEST_NUMBER / 1e9
+#: Characters of a number or a duration.
+_LONGEST_NUMBER = 60
+
+#: Halves of the pairs in which UTF-16 writes some characters; an escape of YAML can name one.
+_HALF = re.compile("[\ud800-\udfff]")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
@@ -91,15 +99,13 @@ class RuleFile:
 def load(path: Path) -> RuleFile:
     """Read a rule file; never waits, as a pipe would let us. Raises OSError when it cannot be read and RuleError when Prometheus would refuse it."""
     try:
-        return parse_rules(ordinary(path, LARGEST_FILE).decode("utf-8"), str(path))
+        text = ordinary(path, LARGEST_FILE).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RuleError(str(path), f"no UTF-8 text: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise RuleError(str(path), "no valid YAML: nested too deeply") from None
-    except RuleError:
-        raise
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise RuleError(f"{path}:{line}", f"no UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise RuleError(str(path), str(error)) from None
+    return parse_rules(text, str(path))
 
 
 def parse_rules(text: str, name: str = "rules") -> RuleFile:
@@ -109,8 +115,15 @@ def parse_rules(text: str, name: str = "rules") -> RuleFile:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise RuleError(f"{name}:{line}", f"no valid YAML: {error.problem or error}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise RuleError(f"{name}:{line}", f"no valid YAML: the character {text[error.position]!a} may not stand in it") from None
     except yaml.YAMLError as error:
         raise RuleError(name, f"no valid YAML: {error}") from None
+    except RecursionError:
+        raise RuleError(name, "no valid YAML: nested too deeply") from None
+    except (ValueError, OverflowError):  # PyYAML passes the number of an escape on as it is
+        raise RuleError(name, "no valid YAML: an escape in it (\\U…) is no character") from None
     if root is None:
         return RuleFile(name, ())
     reader = _Reader(name)
@@ -146,7 +159,7 @@ class _Reader:
         mapping = self.expect(node, yaml.MappingNode, place, "a mapping")
         result: dict[str, yaml.Node] = {}
         for key_node, value in mapping.value:
-            key = self.expect(key_node, yaml.ScalarNode, place, "a plain key").value
+            key = self.scalar(key_node, place, "a plain key")
             if known is not None and key not in known:
                 raise self.error(key_node, place, f'unknown field "{key}"; there are {", ".join(sorted(known))}')
             if key in result:
@@ -160,21 +173,38 @@ class _Reader:
         return list(self.expect(node, yaml.SequenceNode, place, "a list").value)
 
     def text(self, node: yaml.Node | None, place: Place, what: str) -> str:
-        return "" if node is None else str(self.expect(node, yaml.ScalarNode, place, f"text for {what}").value)
+        return "" if node is None else self.scalar(node, place, f"text for {what}")
+
+    def scalar(self, node: yaml.Node, place: Place, what: str) -> str:
+        """Its text, which is Unicode: as Prometheus' reader we take no halves of characters, which nothing else could write down."""
+        text = str(self.expect(node, yaml.ScalarNode, place, what).value)
+        if half := _HALF.search(text):
+            raise self.error(node, place, f"{half[0]!a} is half a character: write the character itself, or \\U and its eight digits")
+        return text
 
     def duration(self, node: yaml.Node | None, place: Place, what: str) -> float | None:
         if node is None:
             return None
+        text = self.text(node, place, what)
         try:
-            return parse_duration(self.text(node, place, what))
+            if len(text) > _LONGEST_NUMBER:
+                raise ValueError(f'"{text[:_LONGEST_NUMBER]}…" is too long')
+            seconds = parse_duration(text)
+            if seconds > _LONGEST_DURATION:
+                raise ValueError(f'"{text}" is more than Prometheus takes, about 292 years')
         except ValueError as error:
             raise self.error(node, place, f"{what}: {error}") from None
+        return seconds
 
     def integer(self, node: yaml.Node | None, place: Place, what: str) -> int:
         text = self.text(node, place, what)
-        if node is not None and not text.isdecimal():
-            raise self.error(node, place, f'{what}: "{text}" is no whole number')
-        return int(text or 0)
+        if node is None:
+            return 0
+        if not (text.isascii() and text.isdecimal()):
+            raise self.error(node, place, f'{what}: "{text[:_LONGEST_NUMBER]}" is no whole number')
+        if len(text) > _LONGEST_NUMBER or int(text) > _LARGEST_NUMBER:
+            raise self.error(node, place, f'{what}: "{text[:_LONGEST_NUMBER]}" is more than Prometheus takes, {_LARGEST_NUMBER}')
+        return int(text)
 
     def texts(self, node: yaml.Node | None, place: Place, what: str) -> dict[str, str]:
         if node is None or node.tag == "tag:yaml.org,2002:null":

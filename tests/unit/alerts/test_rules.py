@@ -57,6 +57,19 @@ def test_an_empty_file_has_no_groups() -> None:
         ("alert: Down", "record: x\n        alert: Down", 'a.yml:9, group "g": a rule has either `record` or `alert`'),
         ("labels: {severity", "labels: {se-verity", '"se-verity" in labels is no label name'),
         ("limit: 5", "limit: many", 'limit: "many" is no whole number'),
+        ("limit: 5", "limit: ٥", 'a.yml:4, group "g": limit: '),
+        ("limit: 5", f"limit: {'1' * 5000}", 'a.yml:4, group "g": limit: "111'),
+        ("limit: 5", "limit: 9223372036854775808", "is more than Prometheus takes, 9223372036854775807"),
+        ("interval: 30s", f"interval: {'9' * 400}y", 'a.yml:3, group "g": interval: "999'),
+        ("interval: 30s", "interval: 293y", 'a.yml:3, group "g": interval: "293y" is more than Prometheus takes, about 292 years'),
+        ("for: 5m", "for: 99999999999999y", 'alert "Down": for: "99999999999999y" is more than'),
+        (" is down", r" is \ud83d\ude00", r"""a.yml:15, group "g", alert "Down": '\ud83d' is half a character"""),
+        ("{severity: critical}", r'{severity: "\udc00"}', r"'\udc00' is half a character"),
+        ("name: g", r'"na\ud800me": g', "a.yml:2: '\\ud800' is half a character"),
+        (" is down", r" is \U00110000", "no valid YAML: an escape in it"),
+        (" is down", r" is \UFFFFFFFF", "no valid YAML: an escape in it"),
+        ("name: g", "name: g\0", r"a.yml:2: no valid YAML: the character '\x00' may not stand in it"),
+        ("groups:", "[" * 2_000, "a.yml: no valid YAML: nested too deeply"),
         ("expr: sum(up)", "expr: ''", 'record "level:metric:sum": it has no `expr`'),
         ("rules:", "rules: 3\n    labels:", 'a.yml:5, group "g": expected a list'),
         ("interval: 30s", "interval: 30s\n    interval: 31s", 'the field "interval" stands twice'),
@@ -67,6 +80,18 @@ def test_a_mistake_is_named_with_file_line_group_and_rule(old: str, new: str, me
     with pytest.raises(RuleError) as caught:
         parse_rules(GOOD.replace(old, new, 1), "a.yml")
     assert message in str(caught.value)
+
+
+def test_a_file_that_is_no_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.yml"
+    path.write_bytes(GOOD.replace("ops", "é").encode("latin-1"))
+    with pytest.raises(RuleError, match=r"latin1.yml:8: no UTF-8 text"):
+        load(path)
+
+
+def test_a_character_beyond_16_bits_may_be_escaped() -> None:
+    (_, alert) = parse_rules(GOOD.replace(" is down", r" \U0001F600")).rules
+    assert alert.annotations["summary"].endswith("\U0001f600")
 
 
 def test_a_recording_rule_without_expression_is_refused() -> None:
