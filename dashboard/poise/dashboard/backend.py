@@ -50,8 +50,9 @@ from poise.history.scrape import Scrape
 from poise.history.scraping import ScrapePool, TargetStatus, aligned
 from poise.history.self_metrics import HistoryCollector
 from poise.history.settings import HistorySettings
+from poise.history.store.pruning import Retention
 from poise.history.store.sqlite_file import StoreError
-from poise.history.store.store import Retention, Store
+from poise.history.store.store import Store
 from poise.history.targets import Target
 from prometheus_client import CollectorRegistry
 

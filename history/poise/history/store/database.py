@@ -36,6 +36,7 @@ class Database:
         Raises:
             StoreError: another process has it, a newer Poise made it, or it cannot be opened.
         """
+        self.path = path
         self._file = SqliteFile(path, MIGRATIONS, _WAY_OUT)
         self._engine = self._file.engine
         self.reader = Reader(self._engine)
@@ -100,9 +101,11 @@ class Writer:
         return {int(row[0]) for row in self._connection.execute(select(_chunk.c.series).distinct())}
 
     def forget_series(self, numbers: Sequence[int]) -> None:
-        """Series themselves."""
+        """Series with all their chunks."""
         for first in range(0, len(numbers), _BATCH):
-            self._connection.execute(delete(_series).where(_series.c.id.in_(numbers[first : first + _BATCH])))
+            batch = numbers[first : first + _BATCH]
+            self._connection.execute(delete(_chunk).where(_chunk.c.series.in_(batch)))
+            self._connection.execute(delete(_series).where(_series.c.id.in_(batch)))
 
     def give_back_space(self) -> None:
         """Free pages go back to the disk."""

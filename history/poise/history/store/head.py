@@ -18,12 +18,19 @@ from poise.history.store.reader import Reader
 logger = logging.getLogger(__name__)
 
 
+#: Quotes, colon and comma around a label's name and value.
+_AROUND = 8
+
+
 @dataclass(slots=True)
 class Record:
-    """A series: its number in the file (None: not there yet) and its samples in memory, oldest first."""
+    """A series: its number in the file (None: not there yet), the bytes of its labels, the target that brought it last ("" when that was before a
+    restart), and its samples in memory, oldest first."""
 
     labels: Labels
     number: int | None = None
+    size: int = 0
+    target: str = ""
     times: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
 
@@ -45,6 +52,11 @@ class Record:
         """Samples after a time."""
         cut = bisect_right(self.times, at)
         del self.times[cut:], self.values[cut:]
+
+
+def label_bytes(own: Labels) -> int:
+    """Bytes that labels take as text."""
+    return sum(len(name) + len(value.encode("utf-8", "surrogatepass")) + _AROUND for name, value in own)
 
 
 class Head:
@@ -69,7 +81,7 @@ class Head:
         """The record of a label set, made when it is new."""
         record = self._records.get(own)
         if record is None:
-            record = self._records[own] = Record(own, number)
+            record = self._records[own] = Record(own, number, label_bytes(own))
             self._by_name.setdefault(get(own, NAME), {})[own] = record
         return record
 

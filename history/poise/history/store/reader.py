@@ -115,6 +115,12 @@ class Reader:
             for series, head, size in connection.execute(wanted.where(_chunk.c.shelved.is_(False)).execution_options(yield_per=10_000)):
                 yield series, chunk_samples(head), size
 
+    def lives(self) -> dict[int, tuple[int, int]]:
+        """Of each series that has chunks: how many, and the start of the last."""
+        wanted = select(_chunk.c.series, func.count(), func.max(_chunk.c.start)).group_by(_chunk.c.series)
+        with reading(self._engine) as connection:
+            return {series: (count, last) for series, count, last in connection.execute(wanted)}
+
     def counts(self) -> Mapping[str, int]:
         """How many series, chunks and ticks there are."""
         with reading(self._engine) as connection:

@@ -21,14 +21,16 @@ import numpy as np
 from poise.history.promql.errors import Unavailable
 from poise.history.promql.labels import NAME, Labels, get
 from poise.history.promql.nodes import Matcher
-from poise.history.promql.series import STALE, StoredSeries
+from poise.history.promql.series import STALE, StoredSeries, stale_flags
 from poise.history.store.chunks import HOUR, encode_tick
 from poise.history.store.database import Database
 from poise.history.store.flushing import flush
-from poise.history.store.head import Head, Record
+from poise.history.store.head import Head, Record, label_bytes
+from poise.history.store.pruning import Pruning, Retention
 from poise.history.store.selecting import known, labels_of, newer, with_older
+from poise.history.store.shares import MOST_SERIES, Shares, label_bytes_for
 from poise.history.store.shelf import Shelf
-from poise.history.store.sqlite_file import ReadFailed, StoreError, WriteFailed
+from poise.history.store.sqlite_file import FileFailed, ReadFailed, StoreError, WriteFailed
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +38,8 @@ logger = logging.getLogger(__name__)
 _SETTLE = 60_000
 #: Without a disk memory is bounded instead: so many milliseconds are kept.
 _LONGEST_IN_MEMORY = 3 * HOUR
-#: Series that are kept; a label that changes all the time must not take all memory.
-MOST_SERIES = 200_000
-#: Seconds by which the wall clock may run ahead of the monotonic one between two prunings and still be believed, and for how long nothing is
-#: deleted for its age after it ran further: by a clock that is wrong everything would be too old.
-_BELIEVED_JUMP = 3_600.0
-_DOUBT = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What is kept: `seconds` of samples and `bytes` of file, whichever is less."""
-
-    seconds: float = 7 * 86_400.0
-    bytes: int = 2_000_000_000
+#: Seconds between two new files: a disk that spoils everything must not be filled with spoilt files.
+_ANEW_EVERY = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +74,14 @@ class Store:
         Raises:
             StoreError: the file cannot be used.
         """
-        self._retention = retention or Retention()
+        kept = retention or Retention()
         self._wall = wall
         self._monotonic = monotonic
-        self._most_series = most_series
+        self._shares = Shares(most_series, label_bytes_for(kept.bytes))
+        self._full: set[str] = set()  # targets of which it was told that they have too many series
         self._lock = threading.RLock()
         self._database = None if path is None else Database(path)
+        self._pruning = None if self._database is None else Pruning(self._database, kept, wall, monotonic)
         self._path = "" if path is None else str(path)
         self._error = ""
         self._dropped = 0
@@ -98,36 +90,61 @@ class Store:
         self._head = Head(0)
         self._flushed = 0  # samples before are in chunks
         self._shelf: Shelf | None = None
-        self._pruned_at: tuple[float, float] | None = None
-        self._doubted_until = float("-inf")
+        self._unwritten: int | None = None  # the newest samples that the disk did not take
+        self._files = 1  # how many were begun, this one included
+        self._renewed_at = float("-inf")
         try:
             self._load()
         except ReadFailed as failure:
             self.close()
             raise StoreError(f"{path}: {failure}; choose another place with --history PATH") from None
+        except StoreError:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Gives the file free; everything is on it already."""
+        """Gives the file free. Everything is on it already, but for what a disk did not take, with which it is tried a last time."""
         with self._lock:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+            if self._database is None:
+                return
+            newest = self._head.newest
+            if self._unwritten is not None and newest is not None:
+                # In chunks, so that all the missing scrapes take one write; there no start finds what lived, so that it ends here.
+                for record in self._living():
+                    record.times.append(newest + 1)
+                    record.values.append(STALE)
+                self._flush(newest + 2)
+            self._database.close()
+            self._database = None
 
     def _load(self) -> None:
         now = self._now()
         if self._database is None:
             return
-        self._shelf = Shelf(self._database)
-        floor = self._head.restore(self._database.reader)
+        try:
+            floor = self._restore(self._database)
+        except ReadFailed as failure:
+            if not failure.lost:
+                raise
+            self._database.set_aside()
+            floor = self._restore(self._database)
         self._head.floor = self._flushed = now if floor is None else floor
+        self._shares.recount(self._head)
         # What was there when the process ended is stale from then on, or it would seem to live for five more minutes.
         newest = self._head.newest
         if newest is not None and newest < now:
-            at = newest + 1
-            living = [record for record in self._head if record.times and record.times[-1] == newest]
-            self._take(at, [(record, STALE) for record in living])
+            self._take(newest + 1, [(record, STALE) for record in self._living()])
         elif newest is not None and newest > now:
             self._set_back(now - 1)
+
+    def _restore(self, database: Database) -> int | None:
+        self._head = Head(0)
+        self._shelf = Shelf(database)
+        return self._head.restore(database.reader)
+
+    def _living(self) -> list[Record]:
+        """The series that have not ended, whichever target they are of and whenever that was scraped last."""
+        return [record for record in self._head if record.times and not stale_flags(np.array(record.values[-1:]))[0]]
 
     def _now(self) -> int:
         return round(self._wall() * 1000)
@@ -150,11 +167,13 @@ class Store:
             rows: list[tuple[Record, float]] = []
             for own, value in samples.items():
                 record = self._head.get(own)
-                if record is None:
-                    if len(self._head) >= self._most_series:
-                        self._drop()
+                if record is None or not record.times:
+                    size = label_bytes(own) if record is None else record.size
+                    if not self._shares.admits(target, size, len(self._last)):
+                        self._drop(target)
                         continue
-                    record = self._head.add(own)
+                    record = record or self._head.add(own)
+                self._shares.claim(record, target)
                 rows.append((record, value))
             now_present = {record.labels for record, _ in rows}
             for own in self._present.get(target, set()) - now_present:
@@ -171,10 +190,12 @@ class Store:
         with self._lock:
             self._present.pop(target, None)
             self._last.pop(target, None)
+            self._full.discard(target)
 
-    def _drop(self) -> None:
-        if self._dropped == 0:
-            logger.warning("more than %d series: new ones are not kept", self._most_series)
+    def _drop(self, target: str) -> None:
+        if target not in self._full:
+            logger.warning("target %s has more series, or more text in their labels, than fit: new ones of it are not kept for now", target)
+            self._full.add(target)
         self._dropped += 1
 
     def _take(self, at: int, rows: Sequence[tuple[Record, float]]) -> None:
@@ -186,15 +207,19 @@ class Store:
             record.times.append(at)
             record.values.append(value)
             kept.append((record, value))
-        if self._database is None or not kept:
-            return
+        if self._database is not None and kept:
+            self._write(at, kept)
+
+    def _write(self, at: int, kept: Sequence[tuple[Record, float]]) -> None:
+        assert self._database is not None
         try:
             with self._database.writing() as writer:
                 numbers = writer.add_series(record.labels for record, _ in kept if record.number is None)
                 identifiers = np.array([numbers.get(r.labels) if r.number is None else r.number for r, _ in kept], dtype=np.uint32)
                 writer.add_tick(at, encode_tick(identifiers, np.array([value for _, value in kept])))
         except WriteFailed as failure:
-            self._tell(str(failure))
+            self._unwritten = at
+            self._failed(failure)
             return
         self._number(numbers)
         self._tell("")
@@ -202,6 +227,37 @@ class Store:
     def _number(self, numbers: Mapping[Labels, int]) -> None:
         for own, number in numbers.items():
             self._head.add(own).number = number
+
+    def _failed(self, failure: FileFailed) -> None:
+        """A file that is lost is begun anew; any other failure is told, and what failed is tried again with the next scrape."""
+        if failure.lost and self._monotonic() - self._renewed_at >= _ANEW_EVERY:
+            self._begin_anew()
+        else:
+            self._tell(str(failure))
+
+    def _begin_anew(self) -> None:
+        """A new file, with all that is in memory."""
+        assert self._database is not None
+        assert self._shelf is not None
+        try:
+            self._database.set_aside()
+        except StoreError as error:
+            self._tell(str(error))
+            return
+        self._files += 1
+        self._renewed_at = self._monotonic()
+        self._head.remove([record for record in self._head if not record.times])
+        for record in self._head:
+            record.number = None
+        self._shelf.edges = None
+        self._flushed, newest = self._head.floor, self._head.newest
+        if newest is None:
+            return
+        self._unwritten = newest
+        self._flush(newest)
+        self._write(newest, [(record, record.values[-1]) for record in self._head if record.times[-1] == newest])
+        if self._flushed == newest and not self._error:
+            self._unwritten = None
 
     def _tell(self, error: str) -> None:
         if error and error != self._error:
@@ -213,13 +269,21 @@ class Store:
     # ------------------------------------------------------------------------------------------------------ housekeeping
     def _keep_house(self, at: int) -> None:
         boundary = (at - _SETTLE) // HOUR * HOUR
-        if self._database is None:
+        if self._pruning is None:
             self._cut(at - HOUR)
-        elif boundary > self._flushed:
+            return
+        due = False
+        if boundary > self._flushed:
             self._flush(boundary)
-            if self._flushed == boundary:
-                self._prune()
+            due = self._flushed == boundary
             self._cut(max(min(self._flushed, at - HOUR), at - _LONGEST_IN_MEMORY))
+        if self._error:
+            return
+        try:
+            if due or self._pruning.is_due():
+                self._pruning.prune(self._head)
+        except (ReadFailed, WriteFailed) as failure:
+            self._failed(failure)
 
     def _cut(self, before: int) -> None:
         if before > self._head.floor:
@@ -228,6 +292,8 @@ class Store:
             self._head.floor = before
             if self._database is None:
                 self._head.remove([record for record in self._head if not record.times])
+            self._shares.recount(self._head)
+            self._full.clear()
 
     def _flush(self, upto: int) -> None:
         """Samples before a time go to chunks, and their ticks away; both or neither."""
@@ -235,39 +301,12 @@ class Store:
         try:
             numbers = flush(self._database, self._head, self._flushed, upto)
         except (ReadFailed, WriteFailed) as failure:
-            self._tell(str(failure))
+            self._failed(failure)
             return
         self._number(numbers)
         self._flushed = upto
-
-    def _prune(self) -> None:
-        """Old chunks go, by age and by size; series without any samples go with them."""
-        assert self._database is not None
-        wall, monotonic = self._wall(), self._monotonic()
-        before, self._pruned_at = self._pruned_at, (wall, monotonic)
-        if before is not None and wall - before[0] > monotonic - before[1] + _BELIEVED_JUMP:
-            logger.warning("the clock was set forward; nothing is deleted for its age for a day")
-            self._doubted_until = monotonic + _DOUBT
-        try:
-            if monotonic >= self._doubted_until:
-                with self._database.writing() as writer:
-                    writer.forget_chunks(round((wall - self._retention.seconds) * 1000))
-            while self._database.reader.used_bytes() > self._retention.bytes:
-                edges = self._database.reader.edges(shelved=False)
-                if edges is None:
-                    break
-                with self._database.writing() as writer:
-                    if not writer.forget_chunks((edges[0] // HOUR + 1) * HOUR):
-                        break
-            with self._database.writing() as writer:
-                living = writer.series_in_chunks()
-                gone = [record for record in self._head if not record.times and record.number not in living]
-                writer.forget_series([record.number for record in gone if record.number is not None])
-                writer.give_back_space()
-        except (ReadFailed, WriteFailed) as failure:
-            self._tell(str(failure))
-            return
-        self._head.remove(gone)
+        if self._unwritten is not None and self._unwritten < upto:
+            self._unwritten = None
 
     # -------------------------------------------------------------------------------------------------- a clock set back
     def _set_back(self, at: int) -> None:
@@ -276,13 +315,15 @@ class Store:
         if newest is None or newest <= at:
             return
         logger.warning("the clock was set back by %.0f s; samples whose times lie ahead are put aside", (newest - at) / 1000)
+        failed: FileFailed | None = None
         if self._shelf is not None:
             try:
                 self._shelf.put(self._head, self._flushed, at)
             except WriteFailed as failure:
-                self._tell(str(failure))
+                failed = failure
         for record in self._head:
             record.forget_after(at)
+        self._shares.recount(self._head)
         self._head.floor = min(self._head.floor, at + 1)
         self._flushed = at + 1
         self._last = dict.fromkeys(self._last, at - 1)
@@ -290,7 +331,9 @@ class Store:
             try:
                 self._shelf.look_again()
             except ReadFailed as failure:
-                self._tell(str(failure))
+                failed = failed or failure
+        if failed is not None:
+            self._failed(failed)
 
     def _resolve_shelf(self, at: int) -> None:
         """Past the times on the shelf it shows which clock was wrong: what was stored meanwhile at those times is right, else the shelf is."""
@@ -303,7 +346,7 @@ class Store:
         try:
             self._shelf.decide()
         except (ReadFailed, WriteFailed) as failure:
-            self._tell(str(failure))
+            self._failed(failure)
             return
         self._cut(at)
 
@@ -312,21 +355,32 @@ class Store:
         """As `poise.history.promql.series.Storage` says. Raises Unavailable where the disk does not give what is on it."""
         with self._lock:
             part = newer(self._head, matchers, start, end)
-            reader = None if self._database is None else self._database.reader
+            reader, files = None if self._database is None else self._database.reader, self._files
         try:
             return with_older(part, reader, start, end)
         except ReadFailed as failure:
+            if self._is_renewed(failure, files):
+                return self.select(matchers, start, end)
             raise self._unreadable(failure) from None
 
     def series(self, matchers: Sequence[Matcher], start: int, end: int) -> list[Labels]:
         """The labels of the series that fit and have samples from start to end (milliseconds). Raises Unavailable as `select`."""
         with self._lock:
             part = known(self._head, matchers, start, end)
-            reader = None if self._database is None else self._database.reader
+            reader, files = None if self._database is None else self._database.reader, self._files
         try:
             return labels_of(part, reader, start, end)
         except ReadFailed as failure:
+            if self._is_renewed(failure, files):
+                return self.series(matchers, start, end)
             raise self._unreadable(failure) from None
+
+    def _is_renewed(self, failure: ReadFailed, files: int) -> bool:
+        """Whether there is another file by now than the one that a reader found lost; it may have been begun for another reader."""
+        with self._lock:
+            if failure.lost and files == self._files and self._database is not None:
+                self._failed(failure)
+            return failure.lost and files != self._files
 
     def _unreadable(self, failure: ReadFailed) -> Unavailable:
         return Unavailable(f"{self._path} cannot be read: {failure}")
@@ -355,7 +409,7 @@ class Store:
         try:
             return None if self._database is None else self._database.reader.edges(shelved=False)
         except ReadFailed as failure:
-            self._tell(str(failure))
+            self._failed(failure)
             return None
 
     def status(self) -> StoreStatus:
@@ -367,7 +421,7 @@ class Store:
                 try:
                     chunks, used = self._database.reader.counts()["chunk"], self._database.reader.used_bytes()
                 except ReadFailed as failure:
-                    self._tell(str(failure))
+                    self._failed(failure)
             first = min((record.times[0] for record in self._head if record.times), default=None)
             times = [time for time in (first, self._head.newest, *(edges or ())) if time is not None]
             return StoreStatus(

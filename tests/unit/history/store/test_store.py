@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,68 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.history.promql.engine import Engine, InstantVector
 from poise.history.promql.errors import Unavailable
-from poise.history.promql.labels import Labels, labels
-from poise.history.promql.nodes import Matcher, MatchOperator
 from poise.history.promql.series import stale_flags
 from poise.history.store.database import MIGRATIONS, Database
+from poise.history.store.pruning import Retention
 from poise.history.store.sqlite_file import StoreError
-from poise.history.store.store import HOUR, Retention, Store
+from poise.history.store.store import HOUR, Store
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-#: A full hour, so that tests can count in hours from it.
-START = 1_700_000_000 // 3600 * 3600.0
-EVERYTHING = (Matcher("job", MatchOperator.EQUAL, "j"),)
-
-
-@dataclass
-class Clock:
-    """Both clocks, which tests set."""
-
-    wall: float = START
-    monotonic: float = 1000.0
-
-    def go_on(self, seconds: float) -> float:
-        """Time passes; the new wall time."""
-        self.wall += seconds
-        self.monotonic += seconds
-        return self.wall
-
-
-@dataclass
-class World:
-    """A store that can be started again, and its clock."""
-
-    path: Path
-    clock: Clock = field(default_factory=Clock)
-    retention: Retention = field(default_factory=Retention)
-    store: Store = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.store = self._open()
-
-    def _open(self) -> Store:
-        return Store(self.path, self.retention, wall=lambda: self.clock.wall, monotonic=lambda: self.clock.monotonic)
-
-    def restart(self) -> None:
-        """As after kill -9: nothing is flushed, the file is opened anew."""
-        self.store.close()
-        self.store = self._open()
-
-    def samples(self, name: str, start: float = 0, end: float = 1e10) -> list[tuple[float, float]]:
-        """(seconds since START, value) of one series, without stale markers."""
-        matchers = (Matcher("__name__", MatchOperator.EQUAL, name), *EVERYTHING)
-        found = self.store.select(matchers, round(start * 1000), round(end * 1000))
-        if not found:
-            return []
-        assert len(found) == 1
-        living = ~stale_flags(found[0].values)
-        assert (np.diff(found[0].times) > 0).all()
-        return list(zip((found[0].times[living] / 1000 - START).tolist(), found[0].values[living].tolist(), strict=True))
-
-
-def own(name: str) -> Labels:
-    return labels({"__name__": name, "job": "j"})
+from tests.kept_history import EVERYTHING, START, World, own, run_hours
 
 
 @pytest.fixture
@@ -84,18 +30,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "history.db")
     yield made
     made.store.close()
-
-
-def run_hours(world: World, hours: float, name: str = "x", step: float = 300.0, beside: int = 0) -> list[tuple[float, float]]:
-    """Scrapes for some hours; what was put in. `beside` further series have values that do not compress."""
-    put = []
-    draw = np.random.default_rng(7)
-    for count in range(round(hours * 3600 / step)):
-        at = world.clock.go_on(step)
-        others = {own(f"beside{n}"): float(value) for n, value in enumerate(draw.random(beside))}
-        world.store.append("t", at, {own(name): float(count), **others})
-        put.append((at - START, float(count)))
-    return put
 
 
 # ----------------------------------------------------------------------------------------------------------------- in and out
@@ -152,23 +86,20 @@ def test_series_without_end_are_bounded(tmp_path: Path) -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_any_life_of_a_store_keeps_every_sample(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    world = World(tmp_path_factory.mktemp("life") / "history.db")
-    expected: dict[str, list[tuple[float, float]]] = {}
-    for count in range(data.draw(st.integers(1, 25))):
-        match data.draw(st.sampled_from(("scrape", "scrape", "scrape", "scrape", "restart", "long"))):
-            case "restart":
-                world.restart()
-            case "long":
-                world.clock.go_on(data.draw(st.sampled_from((3_700.0, 9_000.0, 90_000.0))))
-        at = world.clock.go_on(data.draw(st.sampled_from((5.0, 60.0, 1_800.0))))
-        names = data.draw(st.lists(st.sampled_from("abcd"), unique=True))
-        world.store.append("t", at, {own(name): float(count) for name in names})
-        for name in names:
-            expected.setdefault(name, []).append((at - START, float(count)))
-    try:
+    with World(tmp_path_factory.mktemp("life") / "history.db") as world:
+        expected: dict[str, list[tuple[float, float]]] = {}
+        for count in range(data.draw(st.integers(1, 25))):
+            match data.draw(st.sampled_from(("scrape", "scrape", "scrape", "scrape", "restart", "long"))):
+                case "restart":
+                    world.restart()
+                case "long":
+                    world.clock.go_on(data.draw(st.sampled_from((3_700.0, 9_000.0, 90_000.0))))
+            at = world.clock.go_on(data.draw(st.sampled_from((5.0, 60.0, 1_800.0))))
+            names = data.draw(st.lists(st.sampled_from("abcd"), unique=True))
+            world.store.append("t", at, {own(name): float(count) for name in names})
+            for name in names:
+                expected.setdefault(name, []).append((at - START, float(count)))
         assert {name: world.samples(name) for name in expected} == expected
-    finally:
-        world.store.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------- retention
@@ -306,7 +237,7 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(world: World, caplog: p
     run_hours(world, 1)
     world.store.close()
     world.path.write_bytes(b"this is no database at all " * 400)
-    world.store = world._open()
+    world.store = world.open()
     assert world.samples("x") == []
     assert len(list(world.path.parent.glob("history.db.damaged-*"))) == 1
     assert "is damaged; it is kept as" in caplog.text
