@@ -147,7 +147,7 @@ class Alertmanager:
             return None
         try:
             return json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise AlertmanagerError(f"Alertmanager {base} answered {method} {path} with something that is no JSON: is it one?") from None
 
 
@@ -155,10 +155,10 @@ def _said(answer: Answer) -> str:
     text = answer.body[: _LONGEST_MESSAGE * 4].decode("utf-8", "replace").strip()
     try:
         value = json.loads(text)
-    except ValueError:
-        value = text
-    words = value.get("message", "") if isinstance(value, dict) else value
-    words = " ".join(str(words).split())[:_LONGEST_MESSAGE]
+        words = str(value.get("message", "") if isinstance(value, dict) else value)
+    except (ValueError, RecursionError):
+        words = text
+    words = " ".join(words.split())[:_LONGEST_MESSAGE]
     return f": {words}" if words else ""
 
 

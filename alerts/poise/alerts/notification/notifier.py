@@ -8,6 +8,7 @@ each alert only the newest state, so that nothing grows and nothing arrives twic
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +91,8 @@ class Notifier:
         if loop is None or loop.is_closed() or not self._lines:
             return
         made = [payload(one, self._external_labels, self._page) for one in alerts]
-        loop.call_soon_threadsafe(self._put, made)
+        with contextlib.suppress(RuntimeError):  # the loop was closed in this moment
+            loop.call_soon_threadsafe(self._put, made)
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
@@ -143,6 +145,13 @@ class Notifier:
             line.error = str(error)
             if not error.refused:
                 return False
+        except Exception as error:  # whatever it is, it ends neither the other lines nor the process
+            line.failed += len(batch)
+            words = f"Alertmanager {line.alertmanager.place.url}: {type(error).__name__}: {error}"
+            if words != line.error:
+                logger.exception("%s, a fault of Poise; it is tried again", words)
+            line.error = words
+            return False
         else:
             if line.error:
                 logger.info("Alertmanager %s takes alerts again", line.alertmanager.place.url)

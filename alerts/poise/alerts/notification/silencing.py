@@ -8,12 +8,15 @@ at is remembered for seconds, so that many pages ask no more often than one. Run
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from poise.alerts.notification.alertmanager import Alertmanager, AlertmanagerError, AlertStatus, Matcher, Place, Silence
 from poise.history.promql.labels import Labels, labels
+
+logger = logging.getLogger(__name__)
 
 #: Seconds for which what was looked at is good.
 FRESH = 5.0
@@ -132,6 +135,9 @@ class Silencing:
                     failed.append(Problem(one.place.url, str(error), error.refused))
                     if error.refused:
                         break  # the others of its cluster would say the same
+                except Exception as error:  # whatever it is, the next may do it
+                    logger.exception("Alertmanager %s: a fault of Poise", one.place.url)
+                    failed.append(Problem(one.place.url, f"Alertmanager {one.place.url}: {type(error).__name__}: {error}"))
                 else:
                     failed = []
                     break
@@ -191,6 +197,9 @@ async def _ask_all(ones: Sequence[Alertmanager], question: Callable[[Alertmanage
             return one, await question(one)
         except AlertmanagerError as error:
             return Problem(one.place.url, str(error), error.refused)
+        except Exception as error:  # whatever it is, the others have their say
+            logger.exception("Alertmanager %s: a fault of Poise", one.place.url)
+            return Problem(one.place.url, f"Alertmanager {one.place.url}: {type(error).__name__}: {error}")
 
     found = await asyncio.gather(*(ask(one) for one in ones))
     return [each for each in found if not isinstance(each, Problem)], tuple(each for each in found if isinstance(each, Problem))

@@ -208,6 +208,59 @@ def test_what_is_refused_is_let_go_and_said_with_the_reason(server: tuple[Server
     assert "status 400: bad label; these alerts are not tried again" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, b"[" * 1_200),
+        (500, b"[" * 1_200),
+        (200, b"[" * 200_000),
+        (200, b"1" * 5_000),
+        (500, b"[" * 900 + b"]" * 900),
+        (200, b"\xff\xfe"),
+        (200, b'"\\ud800"'),
+    ],
+)
+def test_whatever_an_alertmanager_answers_the_line_goes_on(server: tuple[Server, str], status: int, body: bytes) -> None:
+    state, url = server
+    state.answers = [(status, body)] * 2
+
+    async def main() -> None:
+        async with notifying(url) as made:
+            for gpu in "123":
+                made.take([firing(gpu)])
+                await asyncio.sleep(0.02)
+            await until(lambda: len(state.requests) > 2 and not made.status()[0].waiting, "all told")
+            assert made.status()[0].error == ""
+
+    asyncio.run(main())
+
+
+def test_a_fault_of_one_line_ends_no_other_and_is_tried_again(
+    server: tuple[Server, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = server
+    right = Alertmanager.post_alerts
+    broken = [True]
+
+    async def post(one: Alertmanager, alerts: Any) -> None:
+        if broken[0] and one.place.url.endswith("/broken"):
+            raise TypeError("a fault")
+        await right(one, alerts)
+
+    monkeypatch.setattr(Alertmanager, "post_alerts", post)
+
+    async def main() -> None:
+        async with notifying(f"{url}/broken", url) as made:
+            made.take([firing()])
+            await until(lambda: made.status()[1].sent == 1 and made.status()[0].failed > 1, "the other sent")
+            assert "TypeError: a fault" in made.status()[0].error
+            broken[0] = False
+            await until(lambda: made.status()[0].sent == 1, "sent in the end")
+
+    asyncio.run(main())
+    assert caplog.text.count("a fault of Poise") == 1
+
+
 def test_one_that_is_down_or_slow_holds_up_no_other(server: tuple[Server, str]) -> None:
     state, url = server
     with serving() as (slow, slow_url):

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from poise.alerts.notification.alertmanager import Matcher, Place
+from poise.alerts.notification.alertmanager import Alertmanager, Matcher, Place
 from poise.alerts.notification.silencing import FRESH, Silencing, Suppression
 from poise.history.promql.labels import labels
 
@@ -120,6 +120,33 @@ def test_one_that_is_down_is_named_and_costs_the_others_nothing() -> None:
     made = run((broken, good), make)
     assert [url for url, _ in made.done] == [good.url]
     assert [(problem.url, "503" in problem.error) for problem in made.problems] == [(broken.url, True)]
+
+
+def test_a_fault_with_one_is_named_and_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd, right = Fake(("odd",)), Fake(("right",))
+    plain, change = Alertmanager.silences, Alertmanager.silence
+
+    async def silences(one: Alertmanager, **_: Any) -> Any:
+        if one.place.url == odd.url:
+            raise RecursionError("a fault")
+        return await plain(one)
+
+    async def silence(one: Alertmanager, wanted: Any) -> str:
+        if one.place.url == odd.url:
+            raise TypeError("a fault")
+        return await change(one, wanted)
+
+    monkeypatch.setattr(Alertmanager, "silences", silences)
+    monkeypatch.setattr(Alertmanager, "silence", silence)
+
+    async def use(silencing: Silencing) -> None:
+        _, problems = await silencing.silences()
+        assert [(problem.url, "RecursionError: a fault" in problem.error) for problem in problems] == [(odd.url, True)]
+        made = await make(silencing)
+        assert [url for url, _ in made.done] == [right.url]
+        assert ["TypeError: a fault" in problem.error for problem in made.problems] == [True]
+
+    run((odd, right), use)
 
 
 def test_a_silence_is_ended_wherever_it_is_known() -> None:
