@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from poise.alerts import runbooks
+from poise.alerts.evaluation.prepared import prepare
 from poise.alerts.labels import check_expression
 from poise.alerts.names import Labels, declared
 from poise.alerts.rules import Group, Rule, RuleFile
 from poise.alerts.scale import DEFAULT_BASE, runbook_url
+from poise.alerts.settings import DEFAULT_INTERVAL
 
 SEVERITIES = ("critical", "warning", "info", "none")
 REQUIRED_ANNOTATIONS = ("summary", "runbook_url")
@@ -57,6 +59,8 @@ class _Checker:
         self.labels: dict[int, Labels] = {}
         self.complaints: dict[int, tuple[str, ...]] = {}
         self.infer([rule for file in (*beside, *files) for rule in file.rules])
+        #: Prepared as `poise up` does; the interval decides nothing here.
+        self.refused = {id(one.rule): one.error for group in prepare(files, DEFAULT_INTERVAL) for one in group.rules if one.error}
         # A second identical rule would evaluate to the same series or alert twice.
         self.seen = Counter((rule.alert, rule.name, frozenset(rule.labels.items())) for file in files for rule in file.rules)
 
@@ -87,6 +91,8 @@ class _Checker:
     def rule(self, rule: Rule) -> Iterator[str]:
         if self.seen[rule.alert, rule.name, frozenset(rule.labels.items())] > 1:
             yield "stands twice with the same labels"
+        if refusal := self.refused.get(id(rule)):
+            yield f"the built-in evaluator of `poise up` cannot evaluate it, whatever a Prometheus does: {refusal}"
         if rule.alert:
             yield from self.alert(rule)
         elif not _RECORDED_NAME.fullmatch(rule.name):

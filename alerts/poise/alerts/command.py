@@ -7,6 +7,7 @@ What is right or wrong is decided in `check.py`, what a copy looks like in `scal
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ from poise.alerts.check import Problem, check_files
 from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
 from poise.alerts.kubernetes import prometheus_rule
+from poise.alerts.rule_set import alert_names, unknown_alert
 from poise.alerts.rules import RuleError, RuleFile, load, render
 from poise.alerts.scale import HEADER, rebase, scale_file, without
 from poise.alerts.thresholds import ThresholdError
 
 #: Exit codes: nothing to mend, something to mend, could not look.
 FINE, PROBLEMS, COULD_NOT = 0, 1, 2
+_TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_TEMPLATE_NAME = re.compile(r"\$labels\.(\w+)|\$(value)\b")
 
 
 class CommandError(Exception):
@@ -35,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser(
         "check",
         help="find what is wrong with rule files",
-        description="Parses rule files and checks that every series and label in them exists, that every alert has its texts and runbook. "
-        "Asks promtool too where it is installed. Exit code 0: nothing to mend, 1: something to mend, 2: could not look.",
+        description="Parses rule files and checks that every series and label in them exists, that every alert has its texts and runbook, that "
+        "the built-in evaluator of `poise up` can evaluate it. Asks promtool too where it is installed. Exit code 0: nothing to mend, 1: something to mend, 2: could not look.",
     )
     check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="rule files (default: those that come with Poise)")
     check.add_argument("--allow-other-series", action="store_true", help="accept series that are not Poise's, unchecked")
@@ -44,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules = actions.add_parser(
         "rules",
         help="list the rules, or write them for a Prometheus",
-        description="Lists the rules that come with Poise. With --output, writes the files for a Prometheus to load, changed as asked.",
+        description="Lists the rules that come with Poise. With --output, writes the files for a Prometheus to load, changed as asked. What `poise "
+        "up` itself evaluates is changed in its configuration: [alerts] and [alerts.thresholds].",
     )
     rules.add_argument("--print", action="store_true", dest="print_files", help="print the files instead of a list")
     rules.add_argument("--output", type=Path, metavar="DIR", help="write the files into this folder")
@@ -143,10 +148,8 @@ def _orphaned_runbooks(files: Sequence[RuleFile]) -> list[Problem]:
 # ------------------------------------------------------------------------------------------------------------------- rules
 def _rules(arguments: argparse.Namespace) -> int:
     files = {path: load(path) for path in shipped.rule_files()}
-    alerts = sorted({rule.name for file in files.values() for rule in file.alerts})
-    for name in arguments.without:
-        if name not in alerts:
-            raise CommandError(f"--without {name}: there is no such alert; there are {', '.join(alerts)}")
+    if problem := unknown_alert(arguments.without, alert_names(files.values())):
+        raise CommandError(f"--without {problem}")
     changed = _changed(list(files.values()), arguments)
     texts = {path.name: _text(path, file, copy, arguments) for (path, file), copy in zip(files.items(), changed, strict=True)}
     if arguments.output is not None:
@@ -157,6 +160,8 @@ def _rules(arguments: argparse.Namespace) -> int:
         print("\n".join(f"# {name}\n{text}" for name, text in texts.items()), end="")
     else:
         print(_listing(changed))
+        if changed != list(files.values()):
+            print("poise: nothing is changed by a list: --output DIR writes the changed files, --print shows them", file=sys.stderr)
     return FINE
 
 
@@ -210,12 +215,18 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
     print(f"{counted(len(texts), 'file')} in {folder}; load them with `rule_files: [{folder.resolve()}/*.yml]`")
 
 
+def _placeholder(template: re.Match[str]) -> str:
+    """`{{ $labels.engine }}` as a list shows it: <engine>."""
+    named = _TEMPLATE_NAME.search(template[0])
+    return f"<{named[1] or named[2]}>" if named else "<…>"
+
+
 def _listing(files: Sequence[RuleFile]) -> str:
     rows = [("ALERT", "SEVERITY", "FOR", "SUMMARY")]
     for file in files:
         for rule in file.alerts:
             severity, summary = rule.labels.get("severity", ""), rule.annotations.get("summary", "")
-            rows.append((rule.name, severity, format_duration(rule.wait), summary))
+            rows.append((rule.name, severity, format_duration(rule.wait), _TEMPLATE.sub(_placeholder, summary)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])) for row in rows]
     recorded = [rule.name for file in files for rule in file.rules if not rule.alert]

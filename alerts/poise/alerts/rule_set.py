@@ -38,7 +38,10 @@ def alert_names(files: Iterable[RuleFile]) -> tuple[str, ...]:
 def unknown_alert(wanted: Iterable[str], known: Sequence[str]) -> str:
     """What is wrong with the first name that is no alert; "" when all are."""
     name = next((one for one in wanted if one not in known), None)
-    return "" if name is None else f"{name}: there is no such alert; {nearest(name, known) if known else 'there are none'}"
+    if name is None:
+        return ""
+    near = nearest(name, known) if known else "there are none"
+    return f"{name}: there is no such alert; {near}" + (" `poise alerts rules` lists ours" if near.startswith("did") else "")
 
 
 def _own(path: str) -> RuleFile:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from poise.alerts.notification.alertmanager import TIMEOUT, Place
+from poise.alerts.thresholds import table_settings
 from poise.exporter import access, setting_values
 from poise.exporter.named_specs import check_keys
 from poise.history.layers import Layers
@@ -117,17 +118,8 @@ def labels(value: object) -> Mapping[str, str]:
 
 
 def threshold_values(value: object) -> Mapping[str, str]:
-    """From a TOML table of tables ([alerts.thresholds.EngineQueueTimeHigh] seconds = 10), or from `NAME.key=value,…`. Raises ValueError."""
-    if not isinstance(value, dict):
-        return _pairs(value)
-    found = {}
-    for owner, keys in value.items():
-        for key, number in keys.items() if isinstance(keys, dict) else (("", keys),):
-            name = f"{owner}.{key}" if key else owner
-            if isinstance(number, bool) or not isinstance(number, int | float | str):
-                raise ValueError(f"{name} must be a number, or a duration in quotes")
-            found[name] = str(number)
-    return found
+    """From a TOML table in the forms of `thresholds.table_settings`, as --thresholds FILE takes them, or from `NAME.key=value,…`. Raises ValueError."""
+    return table_settings(value) if isinstance(value, dict) else _pairs(value)
 
 
 def _pairs(value: object) -> Mapping[str, str]:

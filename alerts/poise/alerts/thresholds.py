@@ -21,6 +21,7 @@ from poise.alerts import shipped
 from poise.alerts.durations import format_duration, parse_duration
 from poise.alerts.rules import Rule, RuleFile
 from poise.alerts.scale import change_rules
+from poise.exporter.settings import LARGEST_FILE, nearest, ordinary
 
 #: What a threshold can be counted in, and the most that makes sense.
 UNITS: Mapping[str, float] = {
@@ -134,9 +135,14 @@ def change(files: Sequence[RuleFile], wanted: Mapping[str, str]) -> tuple[RuleFi
     known = names(files)
     for name, text in wanted.items():
         if name not in known:
-            raise ThresholdError(f"{name}: there is no such threshold; `poise alerts thresholds` lists them")
+            raise ThresholdError(f"{name}: there is no such threshold; {_nearest(name, known)}`poise alerts thresholds` lists them")
         _value(name, text, declared.get(name))
     return tuple(change_rules(file, lambda rule: _changed(rule, wanted)) for file in files)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = nearest(name, known)
+    return f"{found} " if found.startswith("did") else ""
 
 
 def names(files: Iterable[RuleFile]) -> frozenset[str]:
@@ -147,28 +153,45 @@ def names(files: Iterable[RuleFile]) -> frozenset[str]:
 
 
 def parse_settings(text: str, file: str) -> dict[str, str]:
-    """What a person's TOML file wants changed: [NAME] with `key = value` lines. Raises ThresholdError when it is not of this form."""
+    """What a person's TOML file wants changed, in the forms of `table_settings`; also a poise.toml, for its [alerts.thresholds]. Raises
+    ThresholdError when it is not of this form."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError a number of too many digits
         raise ThresholdError(f"{file}: no valid TOML: {error}") from None
+    alerts = document.get("alerts")
+    if isinstance(alerts, dict) and isinstance(alerts.get("thresholds"), dict):
+        document = alerts["thresholds"]
+    try:
+        return table_settings(document)
+    except ThresholdError as error:
+        raise ThresholdError(f"{file}: {error}") from None
+
+
+def table_settings(table: Mapping[str, object]) -> dict[str, str]:
+    """What a TOML table wants changed: [NAME] with `key = value` lines, NAME.key = value, or "NAME.key" = value. Raises ThresholdError."""
     wanted = {}
-    for owner, keys in document.items():
-        if not isinstance(keys, dict):
-            raise ThresholdError(f"{file}: {owner}: write a table [ALERT] with lines like `seconds = 10`")
-        for key, value in keys.items():
+    for owner, keys in table.items():
+        if not isinstance(keys, dict) and "." not in owner:
+            raise ThresholdError(f"{owner}: write a table [ALERT] with lines like `seconds = 10`, or ALERT.seconds = 10")
+        for key, value in keys.items() if isinstance(keys, dict) else (("", keys),):
+            name = f"{owner}.{key}" if key else owner
             if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-                raise ThresholdError(f"{file}: {owner}.{key} must be a number, or a duration in quotes")
-            wanted[f"{owner}.{key}"] = str(value)
+                raise ThresholdError(f"{name} must be a number, or a duration in quotes")
+            wanted[name] = str(value)
     return wanted
 
 
 def read_settings(path: Path) -> dict[str, str]:
     """`parse_settings` of a file. Raises OSError and ThresholdError."""
     try:
-        return parse_settings(path.read_text(encoding="utf-8"), str(path))
+        return parse_settings(ordinary(path, LARGEST_FILE).decode(), str(path))
     except UnicodeDecodeError:
         raise ThresholdError(f"{path} is no UTF-8 text") from None
+    except ThresholdError:
+        raise
+    except ValueError as error:
+        raise ThresholdError(f"{path}: {error}") from None
 
 
 def _value(name: str, text: str, threshold: Threshold | None) -> float:

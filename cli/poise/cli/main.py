@@ -36,7 +36,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "up": Subcommand("poise.dashboard.command", "watch this machine: node exporter and web page on 127.0.0.1:9748", "dashboard", True),
     "exporter": Subcommand("poise.exporter.command", "the node exporter alone: Prometheus metrics on :9747", serves=True),
     "doctor": Subcommand("poise.exporter.doctor", "run the checklist on this machine and say what is wrong and how to mend it"),
-    "alerts": Subcommand("poise.alerts.command", "the alert rules: list, check, write out for a Prometheus", "dashboard"),
+    "alerts": Subcommand(
+        "poise.alerts.command", "alerts: what is on and why, silences; and the rules: list, check, write for a Prometheus", "dashboard"
+    ),
     "history": Subcommand("poise.history.command", "the history: what it holds, and series written for other programs", "dashboard"),
     "token": Subcommand(
         "poise.history.token_command", "show the token that silences and acknowledgements through `poise up` need", "dashboard"

@@ -161,3 +161,11 @@ def test_every_alert_carries_the_identity_labels_of_its_subject() -> None:
     for file in files:
         for rule in file.alerts:
             assert set(labels[id(rule)] or ()) in allowed[rule.name], rule.name
+
+
+def test_what_the_built_in_evaluator_cannot_do_is_a_problem_of_its_own_kind() -> None:
+    wanted = "the built-in evaluator of `poise up` cannot evaluate it, whatever a Prometheus does: "
+    (label,) = messages(file_of(alert("A", rest="annotations: {summary: '{{ graphLink }}', runbook_url: x}")))
+    assert wanted in label
+    (expression,) = [one for one in messages(file_of(alert("A", "poise_gpu_up atan2 poise_gpu_up > 0"))) if wanted in one]
+    assert "the operator atan2 is not supported" in expression

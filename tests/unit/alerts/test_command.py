@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 
@@ -111,7 +112,11 @@ def test_print_shows_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         (("--scale", "3"), "poise: --scale: the factor must be above 0 and at most 1, not 3\n"),
-        (("--without", "GPUGone"), "poise: --without GPUGone: there is no such alert; there are CheckFailing"),
+        (
+            ("--without", "EngineDwn"),
+            "poise: --without EngineDwn: there is no such alert; did you mean 'EngineDown'? `poise alerts rules` lists",
+        ),
+        (("--set", "GPULost.fro=3"), "poise: GPULost.fro: there is no such threshold; did you mean 'GPULost.for'?"),
         (("--set", "GPULost=3"), "poise: GPULost: there is no such threshold"),
         (("--set", "GPULost.for"), "poise: --set GPULost.for: write NAME=VALUE"),
         (("--thresholds", "/none.toml"), "poise: cannot read /none.toml: No such file or directory\n"),
@@ -121,3 +126,21 @@ def test_print_shows_the_files(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("rules", *words) == 2
     assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_list_shows_no_templates_and_says_that_it_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules", "--set", "EngineDown.for=5m") == 0
+    told = capsys.readouterr()
+    assert "--output DIR writes the changed files, --print shows them" in told.err
+    assert "{{" not in told.out
+    assert "<engine>" in told.out
+    assert run("rules") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rule_file_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.yml")
+    assert run("check", tmp_path / "pipe.yml") == 1
+    assert "pipe.yml: not an ordinary file" in capsys.readouterr().out
+    assert run("rules", "--thresholds", tmp_path / "pipe.yml") == 2
+    assert "pipe.yml: not an ordinary file" in capsys.readouterr().err

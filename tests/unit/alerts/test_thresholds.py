@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
-from poise.alerts import shipped, thresholds
+from poise.alerts import settings, shipped, thresholds
 from poise.alerts.rules import RuleFile, load, parse_rules, render
 from poise.alerts.thresholds import ThresholdError, change, marks, parse_declarations, parse_settings, shipped_thresholds
 
@@ -92,7 +93,10 @@ def test_a_comment_that_is_no_name_is_no_mark() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"EngineDown.seconds": "1"}, "EngineDown.seconds: there is no such threshold; `poise alerts thresholds` lists them"),
+        (
+            {"EngineDown.seconds": "1"},
+            "EngineDown.seconds: there is no such threshold; did you mean 'EngineDown.loading_seconds'? `poise alerts",
+        ),
         ({"EngineDown.loading_seconds": "1m"}, 'EngineDown.loading_seconds: "1m" is no number'),
         ({"EngineDown.loading_seconds": "-1"}, "EngineDown.loading_seconds: -1 is no seconds; it must be zero or more"),
         ({"EngineDown.loading_seconds": "nan"}, "it must be zero or more"),
@@ -127,6 +131,16 @@ def test_a_declaration_that_lacks_something_is_named(text: str, message: str) ->
 def test_a_persons_file_names_alerts_with_their_numbers() -> None:
     text = '[EngineDown]\nloading_seconds = 60\nfor = "5m"\n'
     assert parse_settings(text, "mine.toml") == {"EngineDown.loading_seconds": "60", "EngineDown.for": "5m"}
+
+
+def test_the_forms_of_the_configuration_are_taken_from_a_file_too_and_the_other_way_round() -> None:
+    forms = ('[A]\nb = 2\nfor = "5m"', 'A.b = 2\n"A.for" = "5m"', '[alerts.thresholds]\nA.b = 2\n"A.for" = "5m"')
+    for form in forms:
+        assert parse_settings(form, "mine.toml") == {"A.b": "2", "A.for": "5m"}
+    for form in forms[:2]:
+        assert settings.threshold_values(tomllib.loads(form)) == {"A.b": "2", "A.for": "5m"}
+    with pytest.raises(ValueError, match=r"A: write a table \[ALERT\]"):
+        settings.threshold_values({"A": 1})
 
 
 @pytest.mark.parametrize(
