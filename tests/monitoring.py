@@ -19,15 +19,17 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
-from poise.alerts import routing, shipped
-from poise.alerts.scale import scale_rules
+from poise.alerts import routing, shipped, thresholds
+from poise.alerts.durations import format_duration
+from poise.alerts.rules import RuleFile, load, render
+from poise.alerts.scale import scale_file
 
 from tests.needs import needs
 
@@ -35,6 +37,8 @@ from tests.needs import needs
 START_DEADLINE = 60.0
 #: Seconds that a program may take to leave after SIGTERM before it is killed.
 STOP_DEADLINE = 20.0
+#: The longest `keep_firing_for`, before it is scaled.
+KEPT_SECONDS = 600.0
 #: Alertmanager's times are shortened so far that what it adds to the rules' times is a second or two.
 ROUTING_FACTOR = 1 / 300
 
@@ -209,14 +213,21 @@ def alertmanager(folder: Path, receiver: Receiver, routing_factor: float = ROUTI
         yield server
 
 
+def shortly_kept(files: Iterable[RuleFile]) -> Sequence[RuleFile]:
+    """The rules without alerts that are kept for longer than KEPT_SECONDS: an XID that is told for an hour would be there in all later cases."""
+    found = tuple(files)
+    long = {rule.name for file in found for rule in file.alerts if rule.keep_firing_for > KEPT_SECONDS}
+    return thresholds.change(found, {f"{name}.keep_firing_for": format_duration(KEPT_SECONDS) for name in long})
+
+
 @contextlib.contextmanager
 def prometheus(folder: Path, targets: Mapping[str, str], *, factor: float, alertmanager_url: str | None = None) -> Iterator[Server]:
     """A Prometheus that scrapes the targets (instance → host:port) every second and evaluates the shipped rules, scaled."""
     program = needs("prometheus")
     rules = folder / "rules"
     rules.mkdir()
-    for path in shipped.rule_files():
-        (rules / path.name).write_text(scale_rules(path.read_text(encoding="utf-8"), factor), encoding="utf-8")
+    for path, file in zip(shipped.rule_files(), shortly_kept(map(load, shipped.rule_files())), strict=True):
+        (rules / path.name).write_text(render(scale_file(file, factor)), encoding="utf-8")
     configuration = folder / "prometheus.yml"
     configuration.write_text(yaml.safe_dump(_prometheus_configuration(rules, targets, alertmanager_url)))
     port = free_port()

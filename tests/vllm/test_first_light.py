@@ -64,11 +64,16 @@ class Scene:
         """The requests under way are finished, and none follow."""
         self.load.close()
 
-    def notified(self, name: str, status: str, since: int) -> Alert:
-        """The notification of this alert that came after the first `since`."""
-        return self.watch.receiver.wait_for(
-            lambda alert: alert.name == name and alert.status == status and alert in self.watch.receiver.alerts()[since:], PATIENCE
-        )
+    def notified(self, name: str, status: str, since: int) -> Alert | None:
+        """The notification of this alert that came after the first `since`; None when Alertmanager holds it back because another explains it."""
+        found: list[Alert] = []
+
+        def told() -> bool:
+            found[:] = [alert for alert in self.watch.receiver.alerts()[since:] if alert.name == name and alert.status == status]
+            return bool(found) or (status == "firing" and name in self.watch.inhibited())
+
+        self.watch.wait_until(told, PATIENCE, f"{name} {status} is told, or held back")
+        return found[0] if found else None
 
     def firing(self) -> set[str]:
         """What fires now and is for people: not the Watchdog, nor sources of inhibition."""
@@ -145,8 +150,12 @@ def test_fault_is_named_with_its_cause_alerts_as_it_should_and_is_resolved(scene
         assert "CUDA_VISIBLE_DEVICES" in line["cause"]
         assert seconds < NAMED_WITHIN + 30, "far beyond what was promised even for a slow machine"
 
+    told: list[str] = []
     for name in sorted(fault.raises.alerts):
         alert = scene.notified(name, "firing", before)
+        if alert is None:
+            continue
+        told.append(name)
         assert alert.labels["instance"] == "node1"
         assert alert.labels["simulated"] == "true"
         assert alert.labels["node"] == checklist(deployment)["node"]
@@ -164,6 +173,7 @@ def test_fault_is_named_with_its_cause_alerts_as_it_should_and_is_resolved(scene
     assert fired - OF_ANY_FAULT - set(fault.raises.tolerated) == set(fault.raises.alerts)
 
     change(scene, fault, lambda: faults.undo(deployment, progress_of("undo", [])))
-    for name in sorted(fault.raises.alerts):
+    assert told, "one of them has to reach a person"
+    for name in told:
         scene.notified(name, "resolved", before)
     wait_until(lambda: len(deployment.workers()) == 2, "two workers again", PATIENCE)
