@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from poise.dashboard import command
 from poise.dashboard.command import add_arguments, exporter_command
 
 from tests.node_scenes import tensor_parallel
@@ -108,6 +109,28 @@ def test_the_configuration_file_is_not_told_to_be_the_exporters_alone() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- process
+def test_mistakes_for_the_exporter_are_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.logs, "set_up", lambda *_: None)
+    monkeypatch.setattr(command, "_bind", lambda host, port: pytest.fail("the port was bound"))
+    file = tmp_path / "poise.toml"
+    file.write_text('[exporter]\nintervall = "1s"\n')
+    exporter = f"http://127.0.0.1:{free_port()}"
+    assert command.run(parse("--exporter", exporter)) == 2
+    assert f"poise up: {file.name}: unknown key 'intervall' in [exporter]; did you mean 'interval'?" in capsys.readouterr().err
+    file.unlink()
+    assert command.run(parse("--exporter", exporter, "--expected-gpus", "many")) == 2
+    assert "--expected-gpus=many" in capsys.readouterr().err
+    with answering(b"") as port, contextlib.suppress(pytest.fail.Exception):  # one that runs already has settings of its own
+        command.run(parse("--exporter", f"http://127.0.0.1:{port}", "--expected-gpus", "many"))
+    assert capsys.readouterr().err == ""
+    with contextlib.suppress(pytest.fail.Exception):
+        command.run(parse("--exporter", exporter, "--no-exporter", "--expected-gpus", "many"))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

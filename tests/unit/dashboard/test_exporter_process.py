@@ -164,3 +164,36 @@ def test_a_child_whose_parent_is_gone_already_does_not_run() -> None:
         [sys.executable, "-IS", die_with_parent.__file__, "1", sys.executable, "-c", "print('ran')"], capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_wish_to_read_again_reaches_the_child_and_never_ends_one_that_does_not_listen_yet() -> None:
+    async def tell(status: ExporterStatus) -> None:
+        pass
+
+    async def run() -> None:
+        # As `poise exporter` takes it: blocked, and waited for.
+        script = (
+            "import signal, sys\n"
+            "print('deaf', file=sys.stderr, flush=True)\n"
+            "import time; time.sleep(0.3)\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})\n"
+            "print('listens', file=sys.stderr, flush=True)\n"
+            "signal.sigwait({signal.SIGHUP})\n"
+            "print('read', file=sys.stderr, flush=True)\n"
+            "signal.sigwait({signal.SIGTERM})\n"
+        )
+        stderr = io.BytesIO()
+        process = ExporterProcess([sys.executable, "-c", script], tell=tell, clock=time.monotonic, stderr=stderr)
+        assert not process.read_again()
+        task = asyncio.create_task(process.run())
+        await until(lambda: b"deaf" in stderr.getvalue())
+        pid = process.pid
+        assert process.read_again()
+        await until(lambda: b"listens" in stderr.getvalue())
+        assert process.read_again()
+        await until(lambda: b"read" in stderr.getvalue())
+        assert process.pid == pid
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
