@@ -128,12 +128,12 @@ def status_lines(rules: Sequence[TellsRule], now: float, known: Standing | None 
             if len(alerts) > _MOST_ALERTS:
                 yield f"  {state:<8} {rule.name}: … and {len(alerts) - _MOST_ALERTS} more"
     yield from (f"  fails    {_title(rule)}: {rule.error}" for rule in rules if rule.error)
-    quiet = [(rule, *rule.lacks.partition(": ")[::2]) for rule in rules if rule.lacks and not rule.alerts]
-    without = [(rule, rest) for rule, kind, rest in quiet if kind == _NO_INPUT]
-    short = [(rule, rest) for rule, kind, rest in quiet if kind != _NO_INPUT]
+    quiet = [rule for rule in rules if rule.lacks and not rule.alerts]
+    without = [rule for rule in quiet if rule.lacks.startswith(_NO_INPUT)]
+    short = [rule for rule in quiet if not rule.lacks.startswith(_NO_INPUT)]
     if everything:
-        yield from (f"  no input {_title(rule)}: {rest.removeprefix('no series ')}: no such series here" for rule, rest in without)
-        yield from (f"  short    {_title(rule)}: the history reaches {rest}; evaluated all the same" for rule, rest in short)
+        yield from (f"  no input {_title(rule)}: {_lack(rule)}" for rule in without)
+        yield from (f"  short    {_title(rule)}: {_lack(rule)}" for rule in short)
     elif quiet:
         words = [f"{counted(len(without), 'rule')} {'has' if len(without) == 1 else 'have'} no input here"] if without else []
         words += [f"{len(short)} {'looks' if len(short) == 1 else 'look'} further back than the history"] if short else []
@@ -147,6 +147,14 @@ def _alert_line(rule: TellsRule, alert: TellsAlert, now: float, known: Standing,
     quiet = known.quiet.get(frozenset(alert.labels.items()), "")
     since = format_duration(max(0, round(now - alert.active_at)))
     return f"{_title(rule, alert.labels)}: {text}{where} (for {since}){f' [{quiet}]' if quiet else ''}"
+
+
+def _lack(rule: TellsRule) -> str:
+    """Why the rule can say nothing here: neither is a fault by itself."""
+    rest = rule.lacks.partition(": ")[2]
+    if rule.lacks.startswith(_NO_INPUT):
+        return f"no such series here: {rest.removeprefix('no series ')}"
+    return f"the history reaches {rest}; it is evaluated all the same"
 
 
 def _title(rule: TellsRule, own: Mapping[str, str] | None = None) -> str:
@@ -195,7 +203,7 @@ def rule_lines(rule: TellsRule, clause: Clause, where: Mapping[str, str], now: f
     if rule.error:
         yield f"  the rule fails: {rule.error}"
     if rule.lacks:
-        yield f"  {rule.lacks}"
+        yield f"  {_lack(rule)}"
 
 
 def server(text: str) -> tuple[str, Fetcher, Place]:

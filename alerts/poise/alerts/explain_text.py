@@ -39,7 +39,7 @@ def sentence(state: str, clause: Clause) -> str:
 def _named(reasons: Sequence[str], between: str) -> str:
     distinct = list(dict.fromkeys(reasons))
     more = len(distinct) - _MOST_NAMED
-    return between.join(distinct[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return between.join(distinct[:_MOST_NAMED]) + (f"{between}{more} more of {len(distinct)} clauses" if more > 0 else "")
 
 
 def _held(clause: Clause) -> list[str]:
@@ -59,6 +59,8 @@ def _lost(clause: Clause) -> list[str]:
     """What does not hold, in words; first what is missing."""
     if clause.error:
         return [f"{_quoted(clause.text)} cannot be evaluated: {clause.error}"]
+    if clause.kind is Kind.COMPARISON and clause.rows:
+        return [f"{_quoted(clause.text)} does not hold ({_subject(clause.rows[0], clause)})"]
     if clause.missing:
         return [f"no such series here: {', '.join(clause.missing)}"]
     failing = [reason for child in clause.children if not child.holds for reason in _lost(child)]
@@ -70,8 +72,6 @@ def _lost(clause: Clause) -> list[str]:
             return [f"{_quoted(second.text)} holds, which excepts it"] if first.holds else _lost(first)
     if failing:
         return failing
-    if clause.kind is Kind.COMPARISON and clause.rows:
-        return [f"{_quoted(clause.text)} does not hold ({_subject(clause.rows[0], clause)})"]
     return [f"{_quoted(clause.text)} gives no series now"]
 
 

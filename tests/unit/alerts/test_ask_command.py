@@ -45,8 +45,8 @@ def test_what_is_on_comes_first_and_the_rest_is_one_line() -> None:
 
 def test_all_lists_what_can_say_nothing_here() -> None:
     assert list(status_lines(QUIET, NOW, everything=True))[1:] == [
-        "  no input Xid (warning): poise_xid, poise_more: no such series here",
-        "  short    Slow (warning): the history reaches 1 min of 6 h; evaluated all the same",
+        "  no input Xid (warning): no such series here: poise_xid, poise_more",
+        "  short    Slow (warning): the history reaches 1 min of 6 h; it is evaluated all the same",
     ]
 
 

@@ -192,8 +192,13 @@ def test_what_is_no_expression_is_refused(store: Series) -> None:
             "inactive",
             "does not fire: `busy > 2` does not hold (gpu=0: 0.97 and 1 more); `tokens > 200`",
         ),
-        ("busy > 2 or tokens > 200 or info > 2", "inactive", "(engine=e: 100) and 1 more"),
+        ("busy > 2 or tokens > 200 or info > 2", "inactive", "(engine=e: 100); 1 more of 3 clauses"),
         ("busy > 2", "firing", "fires on, although its condition does not hold now: `busy > 2` does not hold"),
+        (
+            "busy - on (gpu) (starting or on (gpu) busy * 0) > 2",
+            "inactive",
+            "(starting or on (gpu) busy * 0) > 2` does not hold (gpu=0: 0.97 and 1",
+        ),
         ("absent(starting)", "inactive", "is not on yet, but its condition holds: `absent(starting)` is there"),
     ],
 )

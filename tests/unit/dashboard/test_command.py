@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from poise.dashboard import command
 from poise.dashboard.command import add_arguments, exporter_command
+from poise.exporter import logs
 
 from tests.node_scenes import tensor_parallel
 from tests.poise_up import PATIENCE, alive, children, free_port, get, overview, up, wait_for
@@ -113,7 +114,7 @@ def test_mistakes_for_the_exporter_are_refused_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.logs, "set_up", lambda *_: None)
+    monkeypatch.setattr(logs, "set_up", lambda *_: None)
     monkeypatch.setattr(command, "_bind", lambda host, port: pytest.fail("the port was bound"))
     file = tmp_path / "poise.toml"
     file.write_text('[exporter]\nintervall = "1s"\n')
