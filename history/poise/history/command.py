@@ -14,6 +14,7 @@ from pathlib import Path
 from poise.exporter.settings import SettingsError
 from poise.history import export, moments, settings
 from poise.history.durations import format_duration
+from poise.history.output import write
 from poise.history.promql.engine import Engine
 from poise.history.promql.errors import QueryError
 from poise.history.querier.door import matchers
@@ -86,11 +87,18 @@ def _stats(found: Statistics, configured: HistorySettings, *, as_json: bool) -> 
         print(json.dumps(document, indent=2))
         return
     per_sample = "" if found.bytes_per_sample is None else f", {found.bytes_per_sample:.2f} bytes each"
+    packed = (
+        f"{found.samples_in_chunks:,} in {found.chunks:,} chunks{per_sample}"
+        if found.chunks
+        else "none in chunks before the first full hour"
+    )
     print(f"history    {found.path}")
-    print(f"file       {_size(found.file_bytes)}, {_size(found.used_bytes)} of it used; journal {_size(found.journal_bytes)}")
+    print(
+        f"room       {_size(found.file_bytes + found.journal_bytes)} (journal {_size(found.journal_bytes)}); {_size(found.used_bytes)} in use"
+    )
     print(f"kept       {format_duration(configured.retention)}, at most {_size(configured.retention_size)}")
     print(f"series     {found.series:,}")
-    print(f"samples    {found.samples_in_chunks:,} in {found.chunks:,} chunks{per_sample}; {found.samples_in_ticks:,} of the last hour")
+    print(f"samples    {found.samples_in_chunks + found.samples_in_ticks:,}: {found.samples_in_ticks:,} not packed yet, {packed}")
     if found.oldest is not None and found.newest is not None:
         span = format_duration(round(found.newest - found.oldest))
         print(f"times      {moments.written(found.oldest)} to {moments.written(found.newest)} ({span})")
@@ -147,16 +155,16 @@ def _step(text: str) -> float:
 
 
 def _write(lines: Iterable[str], output: Path | None) -> None:
-    """To the file, which is there only once it is whole; or to standard output."""
-    if output is None:
-        sys.stdout.writelines(lines)
-        return
-    part = output.with_name(output.name + ".part")
+    """The lines, of which one is the frame that every output has."""
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(lines)
-        part.replace(output)
+        count = write(lines, output)
+    except BrokenPipeError:
+        if output is None:  # whoever read it has enough: the whole command's matter
+            raise
+        raise CommandError(f"--output={output}: its reader left before everything was written") from None
     except OSError as error:
+        if output is None:
+            raise
         raise CommandError(f"--output={output}: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    if count <= 1:
+        print("poise history: nothing in that range of time matches, so that no sample was written", file=sys.stderr)

@@ -61,6 +61,26 @@ def test_stats_of_a_history_in_words_and_as_json(kept: Path, capsys: pytest.Capt
     assert document["retention_seconds"] == 604_800
 
 
+def test_stats_count_the_journal_and_say_what_is_not_packed_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "history.db"
+    store = Store(path, wall=lambda: START)
+    store.append("n1", START, {own("up", instance="n1"): 1.0})
+    assert run(path, "stats") == 0
+    text = capsys.readouterr().out
+    assert "samples    1: 1 not packed yet, none in chunks before the first full hour\n" in text
+    room = next(line for line in text.splitlines() if line.startswith("room"))
+    assert float(room.split()[1]) > float(room.split("; ")[1].split()[0])  # both in kB: what is in use is in the file or its journal
+    store.close()
+
+
+def test_an_export_that_matches_nothing_says_so_beside_its_output(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (("--match", "nobody"), "# EOF\n"), (("--query", "nobody"), "time,value\n"):
+        assert run(kept, "export", *words) == 0
+        captured = capsys.readouterr()
+        assert captured.out == told
+        assert captured.err == "poise history: nothing in that range of time matches, so that no sample was written\n"
+
+
 def test_a_history_that_is_being_kept_is_read_beside_its_process_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "history.db"
     store = Store(path, wall=lambda: START)
@@ -109,7 +129,7 @@ def test_export_writes_a_query_as_csv(kept: Path, tmp_path: Path) -> None:
     assert [float(row["time"]) for row in rows] == [START + 3600, START + 3900, START + 4200]
     assert {row["x"] for row in rows} == {'q"\\\n'}
     assert all(abs(float(row["value"]) - 1 / 60) < 1e-9 for row in rows)
-    assert not list(tmp_path.glob("*.part"))
+    assert [one.name for one in tmp_path.iterdir()] == ["out.csv"]
 
 
 @pytest.mark.parametrize(

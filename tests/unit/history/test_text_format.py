@@ -70,6 +70,8 @@ def test_limits_are_named() -> None:
         read(f'a{{x="{"y" * 5000}"}} 1\n')
     with pytest.raises(PageError, match="more than 64 labels on a"):
         read("a{" + ",".join(f'l{n}="1"' for n in range(65)) + "} 1\n")
+    with pytest.raises(PageError, match="the labels of a are longer than 16384 characters together"):
+        read("a{" + ",".join(f'l{n}="{"y" * 4_000}"' for n in range(5)) + "} 1\n")
     with pytest.raises(PageError, match="not UTF-8"):
         PageReader().read(b'a{x="\xff"} 1\n')
 

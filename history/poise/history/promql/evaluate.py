@@ -259,8 +259,8 @@ class Evaluator:
                 return functions.ordered(vector, descending=node.function == "sort_desc")
         texts = [argument.value for argument in node.arguments[1:] if isinstance(argument, String)]
         if node.function == "label_replace":
-            return functions.label_replace(vector, *texts)
-        return functions.label_join(vector, texts[0], texts[1], texts[2:])
+            return functions.label_replace(vector, self.budget, *texts)
+        return functions.label_join(vector, self.budget, texts[0], texts[1], texts[2:])
 
     def _timestamps(self, argument: Node) -> Vector:
         """Of a selector the times of its samples, of anything else the time of evaluation; seconds."""

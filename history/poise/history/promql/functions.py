@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from poise.history.promql.compile import compile_pattern
 from poise.history.promql.errors import ExecutionError
 from poise.history.promql.labels import NAME, Labels, changed, drop_name, get, labels
+from poise.history.promql.limits import MOST_LABELS, Budget
 from poise.history.promql.nodes import MatchOperator, Node, Range, Selector
 from poise.history.promql.series import Flags, Floats
 from poise.history.promql.vectors import Vector, distinct
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
+#: Digits of a group's number; RE2 has no pattern with so many groups.
+_GROUP_DIGITS = 6
 
 
 def nameless(vector: Vector, values: Floats, present: Flags | None = None) -> Vector:
@@ -113,48 +117,82 @@ def ordered(vector: Vector, *, descending: bool) -> Vector:
 
 
 # ------------------------------------------------------------------------------------------------------------------- labels
-def label_replace(vector: Vector, target: str, replacement: str, source: str, pattern_text: str) -> Vector:
+def label_replace(vector: Vector, budget: Budget, target: str, replacement: str, source: str, pattern_text: str) -> Vector:
     """Sets `target` to the replacement where the whole value of `source` matches.
 
     Raises:
         BadQuery: the pattern is none.
-        ExecutionError: the target is no label name.
+        ExecutionError: the target is no label name, or what is made is too long.
+        QueryTimeout: it took too long.
     """
     pattern = compile_pattern(pattern_text)
     _check_label(target, "label_replace")
+    parts = _parts(replacement)
     result = []
     for own in vector.labels:
         found = pattern.fullmatch(get(own, source))
-        result.append(own if found is None else changed(own, [(target, _expanded(replacement, found))]))
+        if found is None:
+            budget.check_time()
+            result.append(own)
+        else:
+            result.append(_with(own, target, [_filled(part, found) for part in parts], "", budget))
     return distinct(Vector(result, vector.values, vector.present))
 
 
-def _expanded(template: str, found: object) -> str:
-    """The template with $1, $name, ${name} and $$; a group that is not there is empty."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A reference to what a group of the pattern found, by number or name."""
 
-    def group(reference: re.Match[str]) -> str:
+    key: int | str
+
+
+def _parts(template: str) -> list[str | _Group]:
+    """A template with $1, $name, ${name} and $$, taken apart."""
+    parts: list[str | _Group] = []
+    position = 0
+    for reference in _REFERENCE.finditer(template):
+        parts.append(template[position : reference.start()])
         name = reference[1] or reference[2]
         if name is None:
-            return "$"
-        try:
-            value = found[int(name) if name.isdecimal() else name]  # type: ignore[index]  # a match of re2, which has no types
-        except (IndexError, KeyError):
-            return ""
-        return value or ""
+            parts.append("$")
+        elif not name.isdecimal():
+            parts.append(_Group(name))
+        elif len(name) <= _GROUP_DIGITS:
+            parts.append(_Group(int(name)))
+        position = reference.end()
+    return [part for part in (*parts, template[position:]) if part != ""]
 
-    return _REFERENCE.sub(group, template)
+
+def _filled(part: str | _Group, found: object) -> str:
+    """A part with what was found; a group that is not there is empty."""
+    if isinstance(part, str):
+        return part
+    try:
+        return found[part.key] or ""  # type: ignore[index]  # a match of re2, which has no types
+    except (IndexError, KeyError):
+        return ""
 
 
-def label_join(vector: Vector, target: str, separator: str, sources: Sequence[str]) -> Vector:
+def label_join(vector: Vector, budget: Budget, target: str, separator: str, sources: Sequence[str]) -> Vector:
     """Sets `target` to the values of the source labels with the separator between them.
 
     Raises:
-        ExecutionError: a name is no label name.
+        ExecutionError: a name is no label name, or what is made is too long.
+        QueryTimeout: it took too long.
     """
     for name in (target, *sources):
         _check_label(name, "label_join")
-    joined = [changed(own, [(target, separator.join(get(own, source) for source in sources))]) for own in vector.labels]
+    joined = [_with(own, target, [get(own, source) for source in sources], separator, budget) for own in vector.labels]
     return distinct(Vector(joined, vector.values, vector.present))
+
+
+def _with(own: Labels, target: str, parts: Sequence[str], separator: str, budget: Budget) -> Labels:
+    """The labels with one made of parts; how long that gets is known before it is made."""
+    budget.take_label(sum(map(len, parts)) + len(separator) * max(len(parts) - 1, 0))
+    result = changed(own, [(target, separator.join(parts))])
+    if len(result) > max(len(own), MOST_LABELS):
+        raise ExecutionError(f"the query makes series of more than {MOST_LABELS} labels")
+    return result
 
 
 def _check_label(name: str, function: str) -> None:
