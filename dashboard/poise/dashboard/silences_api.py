@@ -10,6 +10,7 @@ What a request may hold stands in alert_requests.py, who may make one in changes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
@@ -52,7 +53,8 @@ def create_router(
     async def alerts() -> JSONResponse:
         suppressions, problems = await silencing.suppressions()
         active = [(one.rule.name, alert, labels(alert.labels)) for one in _alerting(rules) for alert in one.alerts]
-        standing = acknowledgements.standing({own for _, _, own in active})
+        # In a thread, as all that may write the file: a disk that hangs must not hold up the page.
+        standing = await asyncio.to_thread(acknowledgements.standing, {own for _, _, own in active})
         found = [
             _alert(name, alert, own, standing.get(own), suppressions.get(sent_labels(own, external_labels), Suppression()))
             for name, alert, own in active
@@ -109,7 +111,7 @@ def create_router(
             wanted.labels, wanted.wish.by, wanted.wish.comment, round((made + wanted.wish.seconds) * 1000), round(made * 1000)
         )
         try:
-            acknowledgements.add(one)
+            await asyncio.to_thread(acknowledgements.add, one)
         except TooMany as error:
             raise Refusal(409, str(error), "DELETE /api/poise/v1/acknowledgements/ID removes one") from None
         kept = f"until this process ends: {acknowledgements.error}" if acknowledgements.error else ""
@@ -120,7 +122,7 @@ def create_router(
     async def forget(request: Request, name: str) -> JSONResponse:
         gate.admit(request)
         own = next((own for own in _active(rules) if identifier(own) == name), None)
-        if own is None or not acknowledgements.remove(own):
+        if own is None or not await asyncio.to_thread(acknowledgements.remove, own):
             raise Refusal(404, "no alert that is on is acknowledged under this id", _LISTED, "id", name)
         return answer({"removed": name})
 

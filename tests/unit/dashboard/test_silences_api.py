@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -176,3 +177,21 @@ def test_an_alertmanager_that_is_down_is_said_with_everything_else_there(tmp_pat
         world.client.delete("/api/poise/v1/silences/x", headers=TOKEN),
     ):
         assert (answer.status_code, "connection refused" in answer.json()["error"]) == (502, True)
+
+
+def test_what_may_write_a_file_is_not_done_on_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def watched(own: Acknowledgements) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            seen.append(True)
+        else:
+            seen.append(False)
+
+    monkeypatch.setattr(Acknowledgements, "_expire", watched)
+    made = world.client.post("/api/poise/v1/acknowledgements", json=ACKNOWLEDGE, headers=TOKEN)
+    assert world.acknowledged is not None
+    world.client.delete(f"/api/poise/v1/acknowledgements/{made.json()['id']}", headers=TOKEN)
+    assert seen == [True, True, True]
