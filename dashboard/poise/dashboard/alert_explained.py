@@ -12,6 +12,7 @@ from markupsafe import Markup
 from poise.alerts import explain_text
 from poise.alerts.explain import Clause, explain
 from poise.dashboard.api_prometheus.sources import AlertingRule, RulesSource
+from poise.exporter.logs import visible
 from poise.history.durations import format_duration
 from poise.history.promql.errors import QueryError
 from poise.history.querier.door import Querier
@@ -50,8 +51,10 @@ class AlertPage:
             return None
         parts = [Markup("<h1>{}</h1>").format(name)]
         for rule, clause in found:
-            text = "\n".join(explain_text.lines(clause, _clock))
-            parts.append(Markup("<p>{}</p><pre>{}</pre>").format(_state(rule, at), text))
+            text = "\n".join(visible(line) for line in explain_text.lines(clause, _clock))  # a label forges no line
+            parts.append(
+                Markup("<p>{}</p><p>It {}.</p><pre>{}</pre>").format(_state(rule, at), explain_text.sentence(rule.state, clause), text)
+            )
         return Markup("").join(parts)
 
 

@@ -179,6 +179,7 @@ def test_the_page_that_notifications_link_to_says_why_and_shows_the_runbook(open
     assert "firing, fires at once." in page
     assert "GPU 0" in page
     assert "90 &gt; 80" in page
+    assert "It fires because `temperature{note!=&#34;&lt;b&gt;&#34;} &gt; 80` holds (instance=node:9747, gpu=0: 90)." in page
     assert "<b>" not in page
     ours = client.get("/alerts/EngineDown", params={"engine": "e"}).text
     assert "input missing" in ours
