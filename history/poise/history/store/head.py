@@ -123,11 +123,14 @@ class Head:
         """
         numbers = {number: self.add(own, number) for own, number in reader.all_series().items()}
         ticks = []
+        damaged: list[DamagedChunk] = []
         for at, data in reader.ticks():
             try:
                 ticks.append((at, *decode_tick(data)))
             except DamagedChunk as error:
-                logger.warning("the scrape at %d is damaged and left out: %s", at, error)
+                damaged.append(error)
+        if damaged:
+            logger.warning("%d of %d scrapes are damaged and left out; the first: %s", len(damaged), len(damaged) + len(ticks), damaged[0])
         self.load(numbers, ticks)
         return min((tick[0] for tick in ticks), default=None)
 

@@ -80,17 +80,17 @@ def labels_of(part: Known, reader: Reader | None, start: int, end: int) -> list[
 
 @lru_cache(maxsize=DECODED_CHUNKS)
 def _decoded(data: bytes) -> tuple[Times, Floats]:
-    """`decode_chunk`, whose answer for these bytes is always the same; nobody may write into it."""
-    times, values = decode_chunk(data)
+    """`decode_chunk`, whose answer for these bytes is always the same; nobody may write into it. A damaged one is told here, once, and empty."""
+    try:
+        times, values = decode_chunk(data)
+    except DamagedChunk as error:
+        logger.warning("a chunk is damaged and left out: %s", error)
+        times, values = np.empty(0, dtype=np.int64), np.empty(0)
     times.flags.writeable = values.flags.writeable = False
     return times, values
 
 
 def _clipped(data: bytes, start: int, end: int) -> tuple[Times, Floats]:
-    try:
-        times, values = _decoded(data)
-    except DamagedChunk as error:
-        logger.warning("a chunk is damaged and left out: %s", error)
-        return np.empty(0, dtype=np.int64), np.empty(0)
+    times, values = _decoded(data)
     first, last = np.searchsorted(times, (start, end + 1))
     return times[first:last], values[first:last]

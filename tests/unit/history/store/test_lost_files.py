@@ -116,6 +116,20 @@ def test_a_series_whose_labels_are_spoilt_is_left_out_and_the_rest_stays(world: 
     assert world.store.status().error == ""
 
 
+def test_damaged_scrapes_and_chunks_are_left_out_and_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    put = run_hours(world, 3)
+    world.store.close()
+    with sqlite3.connect(world.path) as connection:
+        connection.execute("UPDATE tick SET data = x'00'")
+        connection.execute("UPDATE chunk SET data = 'text' WHERE start < ?", (round(START + 3_600) * 1000,))
+    connection.close()
+    world.store = world.open()
+    for _ in range(3):
+        assert world.samples("x") == [point for point in put if 3_600 <= point[0] < 7_200]
+    assert caplog.text.count("scrapes are damaged and left out") == 1
+    assert caplog.text.count("a chunk is damaged and left out") == 1
+
+
 def test_a_folder_that_is_removed_while_it_is_in_use_is_made_again_with_what_memory_has(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
