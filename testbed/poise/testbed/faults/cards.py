@@ -84,7 +84,7 @@ FAULTS = (
         group="cards",
         what="the last rank's card has fallen off the bus (XID 79)",
         needs=LINKED_CARDS,
-        raises=Raises(series=(Sign("poise_gpu_up", "falls"),), checks=("cards",), alerts=("GPULost",)),
+        raises=Raises(series=(Sign("poise_gpu_up", "falls"),), checks=("cards",), alerts=("GPULost", "GPUXidFatal")),
         apply=_card_lost,
         undo=rebooted,
     ),
