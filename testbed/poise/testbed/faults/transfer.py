@@ -21,8 +21,8 @@ OTHER_SEED = 1
 OTHER_DTYPE = "--dtype=float16"
 ANSWER_SECONDS = 60.0
 
-# What follows when KV does not arrive: requests fail, and prefill keeps what nobody fetches.
-LOST_KV = (*FAILED_ANSWERS, "PDKVExpired", "PDPoolStarved")
+# What follows when KV does not arrive: requests fail, decode writes nothing, and prefill keeps what nobody fetches.
+LOST_KV = (*FAILED_ANSWERS, "PDKVExpired", "PDPoolStarved", "EngineStalled")
 
 PREFILL = Needs(role="prefill", router=True)
 DECODE = Needs(role="decode", router=True)
