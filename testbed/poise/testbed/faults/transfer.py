@@ -104,7 +104,7 @@ FAULTS = (
         raises=Raises(
             series=(Sign("poise_engine_kv_transfer_failures_total", "counts", part="decode"),),
             checks=("pd_match", "kv_transfer"),
-            alerts=("PDKVTransferFailing",),
+            alerts=("PDKVTransferFailing", "PDModelMismatch"),
             tolerated=LOST_KV,
         ),
         apply=_model_mismatch,
