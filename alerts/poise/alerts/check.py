@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from poise.alerts import runbooks
+from poise.alerts.evaluation.evaluator import DEFAULT_INTERVAL
 from poise.alerts.evaluation.prepared import prepare
 from poise.alerts.labels import check_expression
 from poise.alerts.names import Labels, declared
 from poise.alerts.rules import Group, Rule, RuleFile
 from poise.alerts.scale import DEFAULT_BASE, runbook_url
-from poise.alerts.settings import DEFAULT_INTERVAL
 
 SEVERITIES = ("critical", "warning", "info", "none")
 REQUIRED_ANNOTATIONS = ("summary", "runbook_url")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from poise.alerts.evaluation.evaluator import DEFAULT_INTERVAL
 from poise.alerts.notification.alertmanager import TIMEOUT, Place
 from poise.alerts.thresholds import table_settings
 from poise.exporter import access, setting_values
@@ -22,8 +23,6 @@ from poise.history.layers import Layers
 ENVIRONMENT_PREFIX = "POISE_ALERTS_"
 #: Who evaluates the rules and speaks to Alertmanager: this process, a Prometheus that has the same files, or nobody.
 MODES = ("builtin", "external", "off")
-#: Seconds between evaluations of a group that says no other; three scrapes.
-DEFAULT_INTERVAL = 15.0
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 1.0, 3_600.0
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PLACE_KEYS = ("url", "timeout", *access.KEYS)

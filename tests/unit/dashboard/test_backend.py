@@ -225,3 +225,13 @@ def test_a_start_that_fails_leaves_no_token_and_names_flag_and_file(tmp_path: Pa
         Backend(HistorySettings(), settings, local=LOCAL, path=None, page="", token=token)
     with pytest.raises(SettingsError, match="EngineDwn: there is no such alert; did you mean 'EngineDown'"):
         Backend(HistorySettings(), AlertSettings(without=("EngineDwn",)), local=LOCAL, path=None, page="", token=token)
+
+
+def test_every_series_of_evaluator_and_notifier_is_documented(opened: Opened) -> None:
+    registry = CollectorRegistry()
+    opened.backend.register(registry)
+    page = (Path(__file__).resolve().parents[3] / "docs" / "alerting.md").read_text(encoding="utf-8")
+    names = {line.split()[2] for line in generate_latest(registry).decode().splitlines() if line.startswith("# TYPE ")}
+    ours = {name for name in names if name.startswith(("poise_evaluator_", "poise_notifier_"))}
+    assert len(ours) == 14
+    assert {name for name in ours if f"`{name}`" not in page} == set()

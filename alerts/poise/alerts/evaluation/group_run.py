@@ -195,4 +195,5 @@ def _recorded(rule: PreparedRule, results: Sequence[tuple[Labels, float]], limit
         samples[named] = value
     if limit and len(samples) > limit:
         raise RuleFailed(f"{len(samples)} series are more than the group's limit of {limit}")
+    # A NaN that was computed may by chance have the bits of the stale marker.
     return {own: math.nan if math.isnan(value) else value for own, value in samples.items()}
