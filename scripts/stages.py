@@ -36,7 +36,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("unit", ("tests/unit",), 240, side_by_side="load"),
+    Stage("unit", ("tests/unit",), 300, side_by_side="load"),
     Stage("contract", ("tests/contract", "tests/web"), 600, side_by_side="loadfile"),
     Stage("vllm", ("tests/vllm",), 1000),
 )

@@ -35,7 +35,8 @@ LINGER_SECONDS = 4.0
 OF_HOURS = frozenset({*SLOW_ANSWERS, *FAILED_ANSWERS} - {"EngineRequestErrors", "RouterErrors"})
 #: And CheckFailing, which says that a check has failed for long, whichever it is.
 OF_ANY_FAULT = frozenset({"CheckFailing"}) | OF_HOURS
-#: A server that is started takes longer than the twentieth of the twenty minutes that loading may take, where others want the cores.
+#: A server that is started takes longer than the twentieth of the twenty minutes that loading may take, where others want the cores; and
+#: where nobody wants them, four starts fit into the twentieth of an hour, which are what EngineDown takes for a server that never gets there.
 OF_RESTARTS = frozenset({"EngineDown", "PDRoleMissing"})
 NOT_UNDONE = "its traces did not go"
 
@@ -131,12 +132,16 @@ def run(fault: Fault, deployment: Deployment, watch: Watch, load: Loaded, raised
     _try(row, "could not be undone", lambda: faults.undo(deployment, progress_of(f"undoing {fault.name}", [])))
     row.returned = time.monotonic()
     fired = {name for look in watch.looks if look.time >= began for name in look.firing} - noisy
-    tolerated = OF_ANY_FAULT | set(fault.raises.tolerated) | (OF_RESTARTS if fault.restarts else set())
-    row.unexpected = frozenset(fired - set(fault.raises.alerts) - tolerated)
+    row.unexpected = frozenset(fired - set(fault.raises.alerts) - beside(fault))
     for name in fired - row.unexpected:
         row.alerts.setdefault(name, row.undoing - began)
     load.on()
     return row
+
+
+def beside(fault: Fault) -> frozenset[str]:
+    """The alerts that may fire beside those of a fault, at a twentieth of the time."""
+    return OF_ANY_FAULT | set(fault.raises.tolerated) | (OF_RESTARTS if fault.restarts else frozenset())
 
 
 def _try(row: Row, failure: str, action: Callable[[], object]) -> bool:
