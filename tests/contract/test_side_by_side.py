@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -16,17 +15,19 @@ import pytest
 from poise.exporter import metrics as m
 
 from tests.alert_nodes import one_card, one_visible, restart_with_both_cards, tensor_parallel
+from tests.both_sides import compare, page_api, spans
 from tests.contract_page import ContractPage, served
-from tests.monitoring import Monitoring, Receiver, alertmanager, monitoring, receiving
-from tests.poise_up import get, up
+from tests.monitoring import Monitoring, Receiver, monitoring
+from tests.poise_up import get
+from tests.second_evaluator import INTERVAL, evaluating, instance_of
 
 pytestmark = pytest.mark.contract
 
 FACTOR = 1 / 30
 PATIENCE = 240.0
 NODES = ("one-card", "one-visible", "lost", "busy")
-#: Seconds between evaluations, on both sides, and by how many of them the two may differ: one, and what two busy cores add to both.
-INTERVAL, MOST_INTERVALS = 1.0, 6.0
+#: By how many evaluations the two may differ: one, and what two busy cores add to both.
+MOST_INTERVALS = 6.0
 #: Seconds for which an alert has to have fired to be looked for on the other side: `keep_firing_for` and two windows.
 SHORT = 20.0
 #: What the nodes' faults raise at least; what else comes (pages without all series) has to be the same on both sides.
@@ -36,8 +37,6 @@ WANTED = {
     ("NodeGPUUnowned", "one-visible"),
     ("GPULost", "lost"),
 }
-
-Fired = dict[tuple[str, str], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,17 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
             page.node(f"{name}.example")
         for name in NODES:
             tensor_parallel(pages[name], busy=0.95, tokens=500)
-        local = f"{socket.gethostname()}:{pages['busy'].port}"
-        prometheus = stack.enter_context(
-            monitoring(folder, {name: page.address for name, page in pages.items()} | {local: pages["busy"].address}, factor=FACTOR)
-        )
-        told = stack.enter_context(receiving())
-        (folder / "ours").mkdir()
-        routed = stack.enter_context(alertmanager(folder / "ours", told))
+        scraped = {name: page.address for name, page in pages.items()} | {instance_of(pages["busy"].address): pages["busy"].address}
+        prometheus = stack.enter_context(monitoring(folder, scraped, factor=FACTOR))
         targets = [word for name, page in pages.items() for word in ("--target", f"{name}=http://{page.address},interval=1s,timeout=1s")]
-        options = ("--alerts-time-scale", str(FACTOR), "--alerts-interval", f"{INTERVAL / FACTOR:.0f}s", "--alertmanager", routed.url)
         # The node that the page itself shows is one of them under another name, so that nothing is missing.
-        started = up("--no-exporter", "--exporter", f"http://{pages['busy'].address}", *targets, *options, log=folder / "up.log")
-        _, url = stack.enter_context(started)
+        url, told = stack.enter_context(evaluating(folder / "ours", pages["busy"].address, factor=FACTOR, more=targets))
         yield Sides(pages, prometheus, url, told)
 
 
 def test_the_same_alerts_fire_and_end_on_both_sides_at_nearly_the_same_time(sides: Sides) -> None:
     # Both have looked on for as long as the rules look back.
+    began = time.time()
     end = time.monotonic() + PATIENCE
     while not all(
         ask('ALERTS{alertname="Watchdog"} and on () count_over_time(up{instance="busy"}[20s]) > 15')
@@ -119,27 +112,13 @@ def test_the_same_alerts_fire_and_end_on_both_sides_at_nearly_the_same_time(side
     lost.gauge(m.NODE_GPUS_VISIBLE, 2)
     sides.until(lambda firing: not firing & WANTED, "the end of all of them")
 
-    prometheus, ours = (spans(ask) for ask in (sides.ask_prometheus, sides.ask_poise))
-    # A condition that holds for as long as the rules' shortest window, a few seconds here, may lie between two evaluations of the other side.
-    long = [{key for key, (began, ended) in side.items() if ended - began >= SHORT} for side in (prometheus, ours)]
-    assert long[0] <= ours.keys()
-    assert long[1] <= prometheus.keys()
-    apart = {key: tuple(abs(a - b) / INTERVAL for a, b in zip(prometheus[key], ours[key], strict=True)) for key in WANTED}
-    print("\nintervals apart (began, ended):", {key: tuple(round(part, 1) for part in parts) for key, parts in apart.items()})
-    assert all(part <= MOST_INTERVALS for parts in apart.values() for part in parts), apart
-
-
-def spans(ask: Callable[[str], list[dict[str, dict[str, str]]]]) -> Fired:
-    """When each alert began and ended to fire, by the store that has it."""
-    found: Fired = {}
-    selector = 'ALERTS{alertstate="firing",alertname!="Watchdog"}'
-    # The first and the last sample of a series within the hour, at 1 s: when ALERTS began and ended.
-    for one in ask(f"min_over_time(timestamp({selector})[1h:1s])"):
-        found[(one["metric"]["alertname"], one["metric"]["instance"])] = (float(one["value"][1]), 0.0)  # type: ignore[index]  # [time, value]
-    for one in ask(f"max_over_time(timestamp({selector})[1h:1s])"):
-        key = (one["metric"]["alertname"], one["metric"]["instance"])
-        found[key] = (found[key][0], float(one["value"][1]))  # type: ignore[index]  # [time, value]
-    return found
+    ended = time.time()
+    apart = compare(*(spans(ask, began, ended) for ask in (sides.prometheus.prometheus.get, page_api(sides.page))), SHORT)
+    assert (apart.only_there, apart.only_here) == ([], [])
+    wanted = {(dict(one.key)["alertname"], dict(one.key)["instance"]) for one in apart.both} & WANTED
+    assert wanted == WANTED
+    print("\nseconds apart (began, ended):", {dict(one.key)["alertname"]: (one.began, one.ended) for one in apart.both})
+    assert apart.most() <= MOST_INTERVALS * INTERVAL, apart.both
 
 
 def test_both_told_their_alertmanagers_the_same(sides: Sides) -> None:
