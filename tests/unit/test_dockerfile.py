@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from poise.cli.main import main
-from poise.dashboard.command import DEFAULT_LISTEN as DASHBOARD_LISTEN
+from poise.dashboard.flags import DEFAULT_LISTEN as DASHBOARD_LISTEN
 from poise.exporter.settings import DEFAULT_LISTEN
 
 from tests.dockerfile import Stage, read_dockerfile

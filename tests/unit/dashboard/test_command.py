@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from poise.dashboard import command
-from poise.dashboard.command import add_arguments, exporter_command
+from poise.dashboard.flags import add_arguments, exporter_command
 from poise.exporter import logs
 
 from tests.node_scenes import tensor_parallel

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from poise.alerts import settings as alert_settings
 from poise.cli.main import build_parser
-from poise.dashboard.command import DEFAULT_LISTEN as DASHBOARD_LISTEN
+from poise.dashboard.flags import DEFAULT_LISTEN as DASHBOARD_LISTEN
 from poise.exporter import setting_values, settings
 from poise.exporter.nvml import registry
 from poise.history import settings as history_settings
