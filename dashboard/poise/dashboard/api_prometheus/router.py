@@ -125,13 +125,22 @@ class _Api:
         kind = given.text("type").lower()
         if kind not in ("", "alert", "record"):
             raise BadQuery(f'invalid parameter "type": not supported value "{kind}"')
-        kept = [_filtered(group, kind, given) for group in self._rules.groups()]
+        groups = self._rules.groups()
         with_alerts = given.text("exclude_alerts").lower() not in ("1", "t", "true")
-        return writing.success(writing.text({"groups": [writing.group(one, with_alerts=with_alerts) for one in kept if one is not None]}))
+
+        def written() -> str:
+            kept = [_filtered(group, kind, given) for group in groups]
+            return writing.success(writing.text({"groups": [writing.group(one, with_alerts=with_alerts) for one in kept if one is not None]}))
+
+        return await asyncio.to_thread(written)  # of thousands of alerts it takes a while
 
     async def alerts(self, _request: Request, _given: Parameters) -> str:
         rules = [rule for group in self._rules.groups() for rule in group.rules if isinstance(rule, AlertingRule)]
-        return writing.success(writing.text({"alerts": [writing.alert(active) for rule in rules for active in rule.alerts]}))
+
+        def written() -> str:
+            return writing.success(writing.text({"alerts": [writing.alert(active) for rule in rules for active in rule.alerts]}))
+
+        return await asyncio.to_thread(written)
 
     async def targets(self, _request: Request, given: Parameters) -> str:
         state, job = given.text("state").lower(), given.text("scrapePool")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi import FastAPI
+from poise.dashboard.api_prometheus import writing
 from poise.dashboard.api_prometheus.parameters import EARLIEST, FORM_LIMIT, LATEST
 from poise.dashboard.api_prometheus.router import create_router
 from poise.dashboard.api_prometheus.sources import ActiveAlert, AlertingRule, NoTargets, Rule, RuleGroup
@@ -178,6 +181,22 @@ def test_metadata_and_its_limits(client: TestClient, querier: Scripted) -> None:
     assert data(client, "metadata?metric=up&limit=2&limit_per_metric=1") == {"up": [{"type": "gauge", "help": "Up.", "unit": ""}]}
     assert querier.asked == [("up", 2)]
     assert client.get("/api/v1/metadata?limit=-1").json()["error"] == "limit must be non-negative"
+
+
+@pytest.mark.parametrize(("path", "function"), [("rules", "group"), ("alerts", "alert")])
+def test_the_json_of_many_alerts_is_not_made_where_everything_else_waits(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, function: str
+) -> None:
+    made, inside = getattr(writing, function), []
+
+    def noted(*words: object, **named: object) -> object:
+        with contextlib.suppress(RuntimeError):
+            inside.append(asyncio.get_running_loop())
+        return made(*words, **named)
+
+    monkeypatch.setattr(writing, function, noted)
+    assert data(client, path)
+    assert inside == []
 
 
 def test_rules_alerts_and_their_filters(client: TestClient) -> None:
