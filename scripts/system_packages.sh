@@ -20,6 +20,7 @@ if [ "$purpose" = test ]; then
     need curl curl
     need ip iproute2
     need unshare util-linux
+    need faketime faketime
     need systemd-analyze systemd
 fi
 missing=$(echo "$missing" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')

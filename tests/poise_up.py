@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 #: Seconds for things that take one: this machine may be busy with other tests.
@@ -44,12 +44,14 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 @contextlib.contextmanager
-def up(*words: str, log: Path, environment: Mapping[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A running `poise up` and its URL; ended at the end, whatever happens."""
+def up(
+    *words: str, log: Path, environment: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A running `poise up` and its URL; ended at the end, whatever happens. `within`: a command that becomes the one behind it."""
     port = free_port()
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "poise.cli", "up", "--listen", f"127.0.0.1:{port}", *words],
+            [*within, sys.executable, "-m", "poise.cli", "up", "--listen", f"127.0.0.1:{port}", *words],
             stdout=stream,
             stderr=stream,
             cwd=log.parent,
