@@ -13,7 +13,7 @@ from poise.history.promql.labels import Labels, labels
 from poise.history.store.chunks import HEAD_BYTES, HOUR, chunk_samples
 from poise.history.store.sqlite_file import reading
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
-from sqlalchemy import BLOB, ColumnElement, Engine, cast, func, select, text
+from sqlalchemy import BLOB, ColumnElement, Engine, Integer, cast, func, select, text, type_coerce
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] f
 def _reaching(start: int, end: int) -> tuple[ColumnElement[bool], ...]:
     """Conditions on chunks that reach into start … end. None reaches over an hour, so those that begin earlier than its hour need no look.
 
-    Written so that SQLite finds them by series and start: by `end`, which it takes for better, it would go through those of all series.
+    Written so that SQLite finds them by series and start: by `shelved` or `end`, which it takes for better, it would go through those of all series.
     """
     hour = start // HOUR * HOUR
-    return (_chunk.c.shelved.is_(False), _chunk.c.start >= hour, _chunk.c.start <= end, _chunk.c.end + 0 >= start)
+    return (type_coerce(_chunk.c.shelved, Integer) + 0 == 0, _chunk.c.start >= hour, _chunk.c.start <= end, _chunk.c.end + 0 >= start)
 
 
 def _labels(written: object) -> Labels | None:
