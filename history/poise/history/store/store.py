@@ -27,6 +27,7 @@ from poise.history.store.database import Database
 from poise.history.store.flushing import flush
 from poise.history.store.head import Head, Record, label_bytes
 from poise.history.store.pruning import Pruning, Retention
+from poise.history.store.reader import Reader
 from poise.history.store.selecting import known, labels_of, newer, with_older
 from poise.history.store.shares import MOST_SERIES, Shares, label_bytes_for
 from poise.history.store.shelf import Shelf
@@ -89,6 +90,9 @@ class Store:
         self._last: dict[str, int] = {}  # when that was
         self._head = Head(0)
         self._flushed = 0  # samples before are in chunks
+        self._packed = (
+            -1
+        )  # no chunk has a later sample; where none can have an answer the file is not asked, which costs more than the answer
         self._shelf: Shelf | None = None
         self._unwritten: int | None = None  # the newest samples that the disk did not take
         self._files = 1  # how many were begun, this one included
@@ -140,6 +144,8 @@ class Store:
     def _restore(self, database: Database) -> int | None:
         self._head = Head(0)
         self._shelf = Shelf(database)
+        edges = database.reader.edges(shelved=False)
+        self._packed = -1 if edges is None else edges[1]
         return self._head.restore(database.reader)
 
     def _living(self) -> list[Record]:
@@ -305,6 +311,7 @@ class Store:
             return
         self._number(numbers)
         self._flushed = upto
+        self._packed = max(self._packed, upto - 1)
         if self._unwritten is not None and self._unwritten < upto:
             self._unwritten = None
 
@@ -318,6 +325,7 @@ class Store:
         failed: FileFailed | None = None
         if self._shelf is not None:
             try:
+                self._packed = max(self._packed, at)
                 self._shelf.put(self._head, self._flushed, at)
             except WriteFailed as failure:
                 failed = failure
@@ -344,6 +352,7 @@ class Store:
         if self._flushed != at:
             return
         try:
+            self._packed = max(self._packed, self._shelf.edges[1] if self._shelf.edges else -1)
             self._shelf.decide()
         except (ReadFailed, WriteFailed) as failure:
             self._failed(failure)
@@ -355,7 +364,7 @@ class Store:
         """As `poise.history.promql.series.Storage` says. Raises Unavailable where the disk does not give what is on it."""
         with self._lock:
             part = newer(self._head, matchers, start, end)
-            reader, files = None if self._database is None else self._database.reader, self._files
+            reader, files = self._reader(start), self._files
         try:
             return with_older(part, reader, start, end)
         except ReadFailed as failure:
@@ -367,13 +376,17 @@ class Store:
         """The labels of the series that fit and have samples from start to end (milliseconds). Raises Unavailable as `select`."""
         with self._lock:
             part = known(self._head, matchers, start, end)
-            reader, files = None if self._database is None else self._database.reader, self._files
+            reader, files = self._reader(start), self._files
         try:
             return labels_of(part, reader, start, end)
         except ReadFailed as failure:
             if self._is_renewed(failure, files):
                 return self.series(matchers, start, end)
             raise self._unreadable(failure) from None
+
+    def _reader(self, start: int) -> Reader | None:
+        """Whoever reads the chunks that reach to `start` or beyond it; None where there are none."""
+        return None if self._database is None or start > self._packed else self._database.reader
 
     def _is_renewed(self, failure: ReadFailed, files: int) -> bool:
         """Whether there is another file by now than the one that a reader found lost; it may have been begun for another reader."""

@@ -306,6 +306,26 @@ def test_chunks_are_found_by_their_series_not_among_those_of_all(world: World) -
         assert "(series=? AND start>? AND start<?)" in step[3]
 
 
+def test_the_file_is_asked_only_for_what_chunks_can_have(world: World) -> None:
+    world.store.append("t", START + 5, {own("x"): 1.0})
+    assert world.store._database is not None
+    engine, asked = world.store._database._engine, []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def remember(connection: object, cursor: object, statement: str, *more: object) -> None:
+        asked.append("FROM chunk" in statement)
+
+    assert world.samples("x", START - 3_600) == [(5.0, 1.0)]
+    assert not any(asked), "there is no chunk yet"
+    put = [(5.0, 1.0), *run_hours(world, 3)]
+    asked.clear()
+    assert world.samples("x", START + 3 * 3_600 - 600) == [point for point in put if point[0] >= 3 * 3_600 - 600]
+    assert not any(asked), "all of that is in memory"
+    assert world.samples("x") == put
+    assert any(asked)
+    event.remove(engine, "before_cursor_execute", remember)
+
+
 def test_hours_are_what_chunks_hold(world: World) -> None:
     run_hours(world, 3)
     assert world.store._database is not None
