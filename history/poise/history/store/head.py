@@ -18,6 +18,8 @@ from poise.history.store.reader import Reader
 logger = logging.getLogger(__name__)
 
 
+#: Selectors of one name of a series whose records are remembered until a series of this name comes or goes; the shipped rules have at most 10.
+MOST_SELECTORS = 50
 #: Quotes, colon and comma around a label's name and value.
 _AROUND = 8
 
@@ -37,7 +39,9 @@ class Record:
     def between(self, start: int, end: int) -> tuple[Times, Floats]:
         """The samples of start ≤ time ≤ end, copied: the arrays grow on."""
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
-        return np.array(self.times[first:last], dtype=np.int64), np.array(self.values[first:last], dtype=np.float64)
+        if first == last:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        return np.frombuffer(self.times[first:last], dtype=np.int64), np.frombuffer(self.values[first:last], dtype=np.float64)
 
     def reaches(self, start: int, end: int) -> bool:
         """Whether there is a sample of start ≤ time ≤ end."""
@@ -66,6 +70,7 @@ class Head:
         self.floor = floor
         self._records: dict[Labels, Record] = {}
         self._by_name: dict[str, dict[Labels, Record]] = {}
+        self._fitting: dict[str, dict[tuple[Matcher, ...], list[Record]]] = {}  # by name: what selectors found since its series changed
 
     def __len__(self) -> int:
         return len(self._records)
@@ -82,7 +87,9 @@ class Head:
         record = self._records.get(own)
         if record is None:
             record = self._records[own] = Record(own, number, label_bytes(own))
-            self._by_name.setdefault(get(own, NAME), {})[own] = record
+            name = get(own, NAME)
+            self._by_name.setdefault(name, {})[own] = record
+            self._fitting.pop(name, None)
         return record
 
     def remove(self, gone: Iterable[Record]) -> None:
@@ -90,15 +97,24 @@ class Head:
         for record in list(gone):
             del self._records[record.labels]
             name = get(record.labels, NAME)
+            self._fitting.pop(name, None)
             del self._by_name[name][record.labels]
             if not self._by_name[name]:
                 del self._by_name[name]
 
-    def matching(self, matchers: Sequence[Matcher]) -> list[Record]:
-        """The records whose labels fit."""
+    def matching(self, matchers: Sequence[Matcher]) -> Sequence[Record]:
+        """The records whose labels fit. Rules ask the same again and again, and series rarely change."""
         name = next((m.value for m in matchers if m.name == NAME and m.operator is MatchOperator.EQUAL), None)
-        candidates = self._records if name is None else self._by_name.get(name, {})
-        return [record for own, record in candidates.items() if fits(own, matchers)]
+        if name is None:
+            return [record for own, record in self._records.items() if fits(own, matchers)]
+        if name not in self._by_name:
+            return ()
+        key, known = tuple(matchers), self._fitting.setdefault(name, {})
+        if key not in known:
+            if len(known) >= MOST_SELECTORS:
+                known.clear()
+            known[key] = [record for own, record in self._by_name[name].items() if fits(own, matchers)]
+        return known[key]
 
     @property
     def names(self) -> list[str]:

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from poise.history.promql.engine import Engine, InstantVector
 from poise.history.promql.errors import Unavailable
+from poise.history.promql.labels import get
+from poise.history.promql.nodes import Matcher, MatchOperator
 from poise.history.promql.series import stale_flags
 from poise.history.store.database import MIGRATIONS, Database
 from poise.history.store.pruning import Retention
@@ -59,6 +61,23 @@ def test_what_lived_when_the_process_ended_does_not_live_on_after_a_restart(worl
     world.restart()
     assert _names(world, START + 31) == set()
     assert world.samples("x") == [(0, 1.0)]
+
+
+def test_a_selector_that_was_asked_before_finds_what_came_and_went_since() -> None:
+    store = Store(None)
+    selector = (Matcher("__name__", MatchOperator.EQUAL, "x"), Matcher("place", MatchOperator.NOT_EQUAL, "c"))
+
+    def places(at: float) -> list[str]:
+        return [get(one.labels, "place") for one in store.select(selector, round(at * 1000), round(at * 1000))]
+
+    assert places(START) == []
+    store.append("t", START, {own("x", place="a"): 1.0})
+    assert places(START) == ["a"]
+    store.append("t", START + 1, {own("x", place=place): 1.0 for place in "abc"})
+    assert places(START + 1) == ["a", "b"]
+    store.append("t", START + 2 * 3_600, {own("x", place="d"): 1.0})
+    assert places(START + 2 * 3_600) == ["d"]
+    assert store.status().series == 1
 
 
 def _names(world: World, at: float) -> set[str]:
