@@ -26,7 +26,7 @@ from poise.history.promql.nodes import (
     Type,
     type_of,
 )
-from poise.history.promql.series import Floats, Storage, StoredSeries, Times, at_any, stale_flags
+from poise.history.promql.series import Floats, Storage, StoredSeries, Times, any_stale, at_any, stale_flags
 from poise.history.promql.vectors import Grid, Vector, Window, distinct
 
 
@@ -217,13 +217,15 @@ class Evaluator:
         end = self.grid.start - offset
         start, function = end - argument.window, one_step.FUNCTIONS[name]
         named, found = [], []
+        # Asked of all series together: few ever have a marker, and each asked by itself costs as much as its function.
+        ended = any_stale([one.values for one in series])
         for one in series:
             times, values = one.times, one.values
             if not self._closed and len(times) and times[0] == start:
                 times, values = times[1:], values[1:]
-            stale = stale_flags(values)
-            if stale.any():
-                times, values = times[~stale], values[~stale]
+            if ended:
+                living = ~stale_flags(values)
+                times, values = times[living], values[living]
             value = function(one_step.Span(times, values, start, end, self._closed)) if len(times) else None
             if value is not None:
                 named.append(one.labels if name == "last_over_time" else drop_name(one.labels))

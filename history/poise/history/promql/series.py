@@ -27,6 +27,11 @@ def stale_flags(values: Floats) -> Flags:
     return flags
 
 
+def any_stale(several: Sequence[Floats]) -> bool:
+    """Whether there is a stale marker in any of several arrays."""
+    return bool(several) and bool(np.count_nonzero(stale_flags(np.concatenate(several))))
+
+
 def at_any(present: Flags) -> Flags:
     """Per step (the last axis): whether any row is present."""
     flags: Flags = np.asarray(present.any(axis=0))

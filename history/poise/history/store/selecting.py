@@ -42,9 +42,14 @@ def newer(head: Head, matchers: Sequence[Matcher], start: int, end: int) -> Newe
 
 def with_older(part: Newer, reader: Reader | None, start: int, end: int) -> list[StoredSeries]:
     """The whole answer. Raises ReadFailed."""
-    older: Mapping[int, list[bytes]] = {}
-    if reader is not None and start < part.floor:
-        older = reader.chunks([record.number for record in part.records if record.number is not None], start, min(end, part.floor - 1))
+    if reader is None or start >= part.floor:
+        return [
+            StoredSeries(record.labels, times, values)
+            for record, (times, values) in zip(part.records, part.samples, strict=True)
+            if len(times)
+        ]
+    older: Mapping[int, list[bytes]]
+    older = reader.chunks([record.number for record in part.records if record.number is not None], start, min(end, part.floor - 1))
     found = []
     for record, samples in zip(part.records, part.samples, strict=True):
         parts = [_clipped(data, start, min(end, part.floor - 1)) for data in older.get(record.number or 0, ())]
