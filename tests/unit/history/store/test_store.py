@@ -75,6 +75,8 @@ def test_a_selector_that_was_asked_before_finds_what_came_and_went_since() -> No
     assert places(START) == ["a"]
     store.append("t", START + 1, {own("x", place=place): 1.0 for place in "abc"})
     assert places(START + 1) == ["a", "b"]
+    store.append("t", START + 2, {own("x", place="d"): 1.0})
+    assert places(START + 2) == ["a", "b", "d"]  # the first two end here
     store.append("t", START + 2 * 3_600, {own("x", place="d"): 1.0})
     assert places(START + 2 * 3_600) == ["d"]
     assert store.status().series == 1
