@@ -180,8 +180,14 @@ class Evaluator:
                     self._show_all()
         self._take_in()
         self._tell(transitions, to_send)
+        return self._until_next(now)
+
+    def _until_next(self, now: int) -> float:
+        """Seconds until a slot after `now`. Never longer than an interval: the clock may have been set back since `now` was read."""
+        intervals = [run.group.interval for run in self._runs.values()]
         following = [schedule.following(key, run.group.interval, now) for key, run in self._runs.items()]
-        return max(0.0, (min(following, default=now + round(self.interval * 1000)) - self._now()) / 1000)
+        longest = min(intervals, default=round(self.interval * 1000))
+        return min(max(0, min(following, default=now + longest) - self._now()), longest) / 1000
 
     def _run_group(self, key: str, run: GroupRun, now: int) -> Outcome | None:
         """None where its slot has not come."""

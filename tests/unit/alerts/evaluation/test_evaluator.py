@@ -13,8 +13,9 @@ from poise.alerts.evaluation.group_run import ToSend
 from poise.alerts.evaluation.inputs import Readiness
 from poise.alerts.evaluation.memory import Memory
 from poise.alerts.rules import RuleError, RuleFile, parse_rules
-from poise.history.promql.engine import Engine
+from poise.history.promql.engine import Engine, Result
 from poise.history.promql.labels import get, labels
+from poise.history.promql.nodes import Node
 from poise.history.store.sqlite_file import StoreError
 from poise.history.store.store import Store
 from sqlalchemy import create_engine
@@ -196,6 +197,22 @@ def test_a_clock_that_is_set_back_does_not_stop_evaluations(world: World) -> Non
     assert world.states == ["pending"]
     world.run(30, 0.9)
     assert world.states == ["firing"]
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_rules_are_evaluated_delays_the_next_evaluation_by_an_interval_at_most(world: World, step: float) -> None:
+    asked = world.evaluator.query
+
+    def slow(node: Node, at: float) -> Result:
+        world.now += step
+        world.evaluator.query = asked
+        return asked(node, at)
+
+    world.run(45, 0.9)
+    world.evaluator.query = slow
+    world.now += 15
+    assert 0 <= world.evaluator.run_due() <= 15
+    assert world.evaluator.query is asked
 
 
 def test_a_rule_without_input_and_one_without_history_are_not_ok(world: World) -> None:
