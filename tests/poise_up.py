@@ -36,10 +36,10 @@ def get(url: str, timeout: float = 5) -> tuple[int, str]:
         return 0, ""
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def wait_for(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
         time.sleep(0.05)
 
 
