@@ -15,7 +15,7 @@ from enum import StrEnum
 from poise.history.promql.compile import compile_query
 from poise.history.promql.engine import InstantVector, Matrix, Result, ScalarValue
 from poise.history.promql.errors import QueryError
-from poise.history.promql.labels import NAME, Labels, without
+from poise.history.promql.labels import Labels, drop_name
 from poise.history.promql.nodes import Binary, Matching, Node, Number, Subquery, children, selectors
 from poise.history.querier.door import Querier
 
@@ -218,7 +218,7 @@ class _Explainer:
         """Since when the expression has had a result (or none), as far as LOOKED_BACK tells."""
         end = self.at
         matrix: Matrix = (await self.querier.range(text, end - LOOKED_BACK, end, STEP)).data
-        there = {round(time) for series in matrix.series if self._fits(without(series.labels, (NAME,))) for time in series.times.tolist()}
+        there = {round(time) for series in matrix.series if self._fits(drop_name(series.labels)) for time in series.times.tolist()}
         moments = [round((end - LOOKED_BACK + place * STEP) * 1000) for place in range(int(LOOKED_BACK / STEP) + 1)]
         begin: int | None = None
         for moment in reversed(moments):
@@ -231,7 +231,7 @@ class _Explainer:
 def _rows(result: Result) -> Sequence[tuple[Labels, float]]:
     match result:
         case InstantVector():
-            return [(without(sample.labels, (NAME,)), sample.value) for sample in result.samples]
+            return [(drop_name(sample.labels), sample.value) for sample in result.samples]
         case ScalarValue():
             return [((), result.value)]
     return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from poise.alerts.evaluation.templates import Template
-from poise.history.promql.labels import NAME, Labels, changed, without
+from poise.history.promql.labels import NAME, Labels, changed, drop_name
 
 #: A resolved alert is told to Alertmanager again and again for so long (`resolvedRetention`).
 RESOLVED_RETENTION = 15 * 60_000
@@ -117,7 +117,7 @@ def _fresh(rule: AlertRule, results: Iterable[tuple[Labels, float]], at: int, ex
     for own, value in results:
         values = dict(own)
         added = ((name, template.expand(values, value, external)) for name, template in rule.labels.items())
-        identity = changed(without(own, (NAME,)), (*added, (ALERT_NAME, rule.name)))
+        identity = changed(drop_name(own), (*added, (ALERT_NAME, rule.name)))
         if identity in fresh:
             raise RuleFailed("two results have the same labels after the rule's labels are applied")
         annotations = {name: template.expand(values, value, external) for name, template in rule.annotations.items()}

@@ -26,9 +26,9 @@ def aggregate(node: Aggregation, vector: Vector, parameter: Floats | None) -> Ve
     """
     steps = vector.values.shape[1]
     groups: dict[Labels, list[int]] = {}
+    part, names = (without, node.labels | {NAME}) if node.without else (only, node.labels)
     for row, own in enumerate(vector.labels):
-        key = without(own, node.labels | {NAME}) if node.without else only(own, node.labels)
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(part(own, names), []).append(row)
     if node.operator in ("topk", "bottomk"):
         assert parameter is not None
         return _highest(vector, groups, parameter, lowest=node.operator == "bottomk")

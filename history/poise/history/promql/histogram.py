@@ -9,6 +9,8 @@ from poise.history.promql.labels import NAME, Labels, get, without
 from poise.history.promql.series import Floats, at_any
 from poise.history.promql.vectors import Vector
 
+_NOT_OF_HISTOGRAM = frozenset({"le", NAME})
+
 
 def histogram_quantile(q: Floats, vector: Vector) -> Vector:
     """The quantiles (`q` per step) of each histogram in the vector: rows with the same labels but `le` are one. A row without a number as `le` is left out."""
@@ -19,7 +21,7 @@ def histogram_quantile(q: Floats, vector: Vector) -> Vector:
             bound = float(get(own, "le").replace("_", " "))  # Python would take 1_000
         except ValueError:
             continue
-        groups.setdefault(without(own, {"le", NAME}), []).append((bound, row))
+        groups.setdefault(without(own, _NOT_OF_HISTOGRAM), []).append((bound, row))
     rows = []
     for own, buckets in groups.items():
         buckets.sort(key=lambda bucket: bucket[0])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 #: Sorted by name. As in Prometheus an empty value is no label.
 Labels = tuple[tuple[str, str], ...]
 
 NAME = "__name__"
+_ONLY_NAME = frozenset({NAME})
+#: Parts of label sets that are remembered: rules take the same parts of the same series again and again; the shipped ones
+#: need 2,600 over 4,000 series. An entry takes about 500 bytes.
+_REMEMBERED = 6_000
 
 
 def labels(values: Mapping[str, str]) -> Labels:
@@ -20,19 +25,21 @@ def get(own: Labels, name: str) -> str:
     return next((value for label, value in own if label == name), "")
 
 
-def only(own: Labels, names: Collection[str]) -> Labels:
+@lru_cache(maxsize=_REMEMBERED)
+def only(own: Labels, names: frozenset[str]) -> Labels:
     """The labels with these names."""
     return tuple(pair for pair in own if pair[0] in names)
 
 
-def without(own: Labels, names: Collection[str]) -> Labels:
+@lru_cache(maxsize=_REMEMBERED)
+def without(own: Labels, names: frozenset[str]) -> Labels:
     """The labels but those with these names."""
     return tuple(pair for pair in own if pair[0] not in names)
 
 
 def drop_name(own: Labels) -> Labels:
     """The labels without the metric's name."""
-    return tuple(pair for pair in own if pair[0] != NAME)
+    return without(own, _ONLY_NAME)
 
 
 def changed(own: Labels, changes: Iterable[tuple[str, str]]) -> Labels:

@@ -198,8 +198,7 @@ def type_of(node: Node) -> Type:
         case Negation():
             return type_of(node.inner)
         case Binary():
-            both = {type_of(node.left), type_of(node.right)}
-            return Type.SCALAR if both == {Type.SCALAR} else Type.VECTOR
+            return Type.SCALAR if type_of(node.left) is Type.SCALAR and type_of(node.right) is Type.SCALAR else Type.VECTOR
         case Call():
             return Type.SCALAR if node.function in _SCALAR_FUNCTIONS else Type.VECTOR
     return Type.VECTOR

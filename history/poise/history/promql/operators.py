@@ -62,14 +62,15 @@ def vector_with_scalar(operator: str, vector: Vector, scalar: Floats, *, scalar_
 
 
 # ------------------------------------------------------------------------------------------------------------------ pairing
-def _signature(own: Labels, matching: Matching) -> Labels:
-    return only(own, matching.labels) if matching.on else without(own, matching.labels | {NAME})
+def _signatures(vector: Vector, matching: Matching) -> list[Labels]:
+    part, names = (only, matching.labels) if matching.on else (without, matching.labels | {NAME})
+    return [part(own, names) for own in vector.labels]
 
 
 def _by_signature(vector: Vector, matching: Matching) -> dict[Labels, list[int]]:
     groups: dict[Labels, list[int]] = {}
-    for row, own in enumerate(vector.labels):
-        groups.setdefault(_signature(own, matching), []).append(row)
+    for row, signature in enumerate(_signatures(vector, matching)):
+        groups.setdefault(signature, []).append(row)
     return groups
 
 
@@ -85,12 +86,7 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, retu
     many, one = (right, left) if matching.many == "right" else (left, right)
     groups = _by_signature(one, matching)
     _refuse_several(one, many, groups, "left" if matching.many == "right" else "right")
-    pairs = [
-        (row, other, signature)
-        for row, own in enumerate(many.labels)
-        for signature in (_signature(own, matching),)
-        for other in groups.get(signature, ())
-    ]
+    pairs = [(row, other, signature) for row, signature in enumerate(_signatures(many, matching)) for other in groups.get(signature, ())]
     if not pairs:
         return Vector.empty(steps)
     many_rows, one_rows = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -155,6 +151,6 @@ def _masked(vector: Vector, other: Vector, matching: Matching, wanted: bool) -> 
         return vector
     nowhere = np.zeros(vector.values.shape[1], dtype=bool)
     found = {signature: at_any(other.present[rows]) for signature, rows in _by_signature(other, matching).items()}
-    masks = [found.get(_signature(own, matching), nowhere) for own in vector.labels]
+    masks = [found.get(signature, nowhere) for signature in _signatures(vector, matching)]
     there = np.stack(masks)
     return Vector(vector.labels, vector.values, vector.present & (there if wanted else ~there)).without_absent_rows()
