@@ -129,15 +129,16 @@ class Evaluator:
 
     def _newest(self, found: Sequence[StoredSeries], moment: int, *, timestamps: bool) -> Vector:
         """`_selected` at a single moment: nothing that was found is later, so that the last sample decides."""
-        lookback = self.settings.lookback
+        oldest = moment - self.settings.lookback + (0 if self._closed else 1)
+        found = [one for one in found if len(one.times)]
+        newest = np.array([one.values[-1] for one in found])
+        ended = stale_flags(newest).tolist()
         named, values = [], []
-        for one in found:
-            if not len(one.times) or stale_flags(one.values[-1:])[0]:
-                continue
-            age = moment - int(one.times[-1])
-            if age <= lookback if self._closed else age < lookback:
+        for one, value, is_over in zip(found, newest.tolist(), ended, strict=True):
+            at = int(one.times[-1])
+            if at >= oldest and not is_over:
                 named.append(one.labels)
-                values.append(int(one.times[-1]) / 1000.0 if timestamps else float(one.values[-1]))
+                values.append(at / 1000.0 if timestamps else value)
         return Vector.column(named, values)
 
     def windows(self, node: Range | Subquery) -> list[Window]:
@@ -219,16 +220,17 @@ class Evaluator:
         named, found = [], []
         # Asked of all series together: few ever have a marker, and each asked by itself costs as much as its function.
         ended = any_stale([one.values for one in series])
+        closed, keeps_name = self._closed, name == "last_over_time"
         for one in series:
             times, values = one.times, one.values
-            if not self._closed and len(times) and times[0] == start:
+            if not closed and len(times) and times[0] == start:
                 times, values = times[1:], values[1:]
             if ended:
                 living = ~stale_flags(values)
                 times, values = times[living], values[living]
-            value = function(one_step.Span(times, values, start, end, self._closed)) if len(times) else None
+            value = function(one_step.Span(times, values, start, end, closed)) if len(times) else None
             if value is not None:
-                named.append(one.labels if name == "last_over_time" else drop_name(one.labels))
+                named.append(one.labels if keeps_name else drop_name(one.labels))
                 found.append(value)
         return distinct(Vector.column(named, found), together=False)
 

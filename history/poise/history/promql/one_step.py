@@ -15,11 +15,11 @@ from poise.history.promql.series import Floats, Times
 from poise.history.promql.windows import EXTRAPOLATION, exact_mean, exact_sum
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Span:
     """One series within the range: times (milliseconds, rising) and values without stale markers, at least one; the range's edges and length.
 
-    `zero_first` as in windows.py.
+    `zero_first` as in windows.py. Nobody changes one; made frozen, which takes four times as long, it would cost as much as most functions.
     """
 
     times: Times

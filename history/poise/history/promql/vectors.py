@@ -49,10 +49,12 @@ class Vector:
     @staticmethod
     def of(rows: Sequence[tuple[Labels, Floats, Flags]], steps: int) -> Vector:
         """From rows; those that are nowhere present are left out."""
-        kept = [row for row in rows if row[2].any()]
-        if not kept:
+        if not rows:
             return Vector.empty(steps)
-        return Vector([row[0] for row in kept], np.stack([row[1] for row in kept]), np.stack([row[2] for row in kept]))
+        # One after the other and then in rows: `stack` takes ten times as long over rows of one step, of which rules are made.
+        values = np.concatenate([row[1] for row in rows]).reshape(-1, steps)
+        present = np.concatenate([row[2] for row in rows]).reshape(-1, steps)
+        return Vector([row[0] for row in rows], values, present).without_absent_rows()
 
     @staticmethod
     def column(named: list[Labels], values: Sequence[float]) -> Vector:

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: Selectors of one name of a series whose records are remembered until a series of this name comes or goes; the shipped rules have at most 10.
 MOST_SELECTORS = 50
+#: Made once: making them out of their names takes longer than a window's samples.
+_TIME, _VALUE = np.dtype(np.int64), np.dtype(np.float64)
 #: Quotes, colon and comma around a label's name and value.
 _AROUND = 8
 
@@ -41,7 +43,7 @@ class Record:
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
         if first == last:
             return np.empty(0, dtype=np.int64), np.empty(0)
-        return np.frombuffer(self.times[first:last], dtype=np.int64), np.frombuffer(self.values[first:last], dtype=np.float64)
+        return np.frombuffer(self.times[first:last], _TIME), np.frombuffer(self.values[first:last], _VALUE)
 
     def reaches(self, start: int, end: int) -> bool:
         """Whether there is a sample of start ≤ time ≤ end."""
