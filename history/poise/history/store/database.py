@@ -25,6 +25,8 @@ _WAY_OUT = "choose another place with --history PATH"
 _BATCH = 500
 
 _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
+#: Made once: each rule that gives something writes a tick, and making the statement takes as long as carrying it out.
+_ADD_TICK = insert(_tick)
 
 
 class Database:
@@ -78,7 +80,7 @@ class Writer:
 
     def add_tick(self, at: int, data: bytes) -> None:
         """A scrape's samples."""
-        self._connection.execute(insert(_tick).values(at=at, data=data))
+        self._connection.execute(_ADD_TICK, {"at": at, "data": data})
 
     def put_chunks(self, chunks: Sequence[Chunk], *, shelved: bool = False) -> None:
         """Chunks, each in place of one of the same series and start."""
