@@ -74,7 +74,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     why.add_argument(
         "--where", action="append", default=[], metavar="LABEL=VALUE", help="only series that have this label, or lack it (repeatable)"
     )
-    why.add_argument("--at", metavar="TIME", help="at this moment instead of now: Unix seconds or 2026-11-30T14:00:00Z")
+    why.add_argument("--at", metavar="TIME", help="at this moment instead of the last evaluation: Unix seconds or 2026-11-30T14:00:00Z")
     why.add_argument("--deep", action="store_true", help="also explain what recorded series are made from, each once")
 
 
@@ -165,7 +165,7 @@ def _title(rule: TellsRule, own: Mapping[str, str] | None = None) -> str:
 
 async def _explain(arguments: argparse.Namespace) -> int:
     url, fetcher, place = server(arguments.url)
-    at = _moment(arguments.at) if arguments.at else time.time()
+    asked = _moment(arguments.at) if arguments.at else None
     where = where_labels(arguments.where, arguments.engine)
     rules = await rules_api.rules(url, fetcher)
     _check_evaluates(url, await rules_api.standing(url, fetcher))
@@ -173,9 +173,14 @@ async def _explain(arguments: argparse.Namespace) -> int:
     if not wanted:
         raise AskError(f"{url}: {unknown_alert([arguments.alert], sorted({rule.name for rule in rules if rule.alert}))}")
     recordings = {rule.name: rule.query for rule in rules if not rule.alert}
+    # As of its last evaluation, whose samples have all come: so the clauses belong to the state.
+    moments = [asked or rule.evaluated_at or time.time() for rule in wanted]
     querier = PrometheusQuerier(url, access=place.access)
     try:
-        clauses = [await explain(rule.query, querier, at, recordings=recordings, where=where, deep=arguments.deep) for rule in wanted]
+        clauses = [
+            await explain(rule.query, querier, at, recordings=recordings, where=where, deep=arguments.deep)
+            for rule, at in zip(wanted, moments, strict=True)
+        ]
     finally:
         await querier.close()
     if arguments.json:
@@ -183,7 +188,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
             json.dumps([{"rule": asdict(rule), "clause": asdict(clause)} for rule, clause in zip(wanted, clauses, strict=True)], indent=1)
         )
         return 0
-    for rule, clause in zip(wanted, clauses, strict=True):
+    for rule, clause, at in zip(wanted, clauses, moments, strict=True):
         _print(rule_lines(rule, clause, where, at))
         _print(explain_text.lines(clause, _clock))
     return 0

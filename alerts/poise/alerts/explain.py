@@ -109,6 +109,9 @@ class _Explainer:
     where: Mapping[str, str]
     deep: bool
     known: dict[str, Clause] = field(default_factory=dict)
+    # Each expression is asked once: samples of the moment may still come, and the same clause must not say two things.
+    asked: dict[str, Sequence[tuple[Labels, float]]] = field(default_factory=dict)
+    ranged: dict[str, Matrix] = field(default_factory=dict)
 
     async def clause(self, node: Node, seen: frozenset[str]) -> Clause:
         match node:
@@ -176,7 +179,7 @@ class _Explainer:
     async def _against(self, node: Binary) -> dict[Labels, float | None]:
         """The values of the right side by the labels that pair it with the left; None where several have the same."""
         found: dict[Labels, float | None] = {}
-        for own, value in _rows((await self.querier.instant(node.right.text, self.at)).data):
+        for own, value in await self._instant(node.right.text):
             key = _key(own, node.matching)
             found[key] = None if key in found else value
         return found
@@ -208,7 +211,12 @@ class _Explainer:
 
     async def _values(self, text: str) -> list[tuple[Labels, float]]:
         """Labels (without the name) and values that fit `where`, as stored; for a number one row without labels."""
-        return [(own, value) for own, value in _rows((await self.querier.instant(text, self.at)).data) if self._fits(own)]
+        return [(own, value) for own, value in await self._instant(text) if self._fits(own)]
+
+    async def _instant(self, text: str) -> Sequence[tuple[Labels, float]]:
+        if text not in self.asked:
+            self.asked[text] = _rows((await self.querier.instant(text, self.at)).data)
+        return self.asked[text]
 
     def _fits(self, own: Labels) -> bool:
         values = dict(own)
@@ -217,8 +225,11 @@ class _Explainer:
     async def _since(self, text: str, holds: bool) -> float | None:
         """Since when the expression has had a result (or none), as far as LOOKED_BACK tells."""
         end = self.at
-        matrix: Matrix = (await self.querier.range(text, end - LOOKED_BACK, end, STEP)).data
-        there = {round(time) for series in matrix.series if self._fits(drop_name(series.labels)) for time in series.times.tolist()}
+        if text not in self.ranged:
+            self.ranged[text] = (await self.querier.range(text, end - LOOKED_BACK, end, STEP)).data
+        there = {
+            round(time) for series in self.ranged[text].series if self._fits(drop_name(series.labels)) for time in series.times.tolist()
+        }
         moments = [round((end - LOOKED_BACK + place * STEP) * 1000) for place in range(int(LOOKED_BACK / STEP) + 1)]
         begin: int | None = None
         for moment in reversed(moments):

@@ -34,7 +34,8 @@ class TellsAlert:
 
 @dataclass(frozen=True, slots=True)
 class TellsRule:
-    """A rule as its evaluator tells it. Durations in seconds; `labels` are the rule's own. `lacks` is what this dashboard says besides: input missing, insufficient history."""
+    """A rule as its evaluator tells it. Durations in seconds; `labels` are the rule's own, `evaluated_at` is Unix seconds, 0 before the first
+    evaluation. `lacks` is what this dashboard says besides: input missing, insufficient history."""
 
     name: str
     alert: bool
@@ -49,6 +50,7 @@ class TellsRule:
     lacks: str = ""
     alerts: tuple[TellsAlert, ...] = ()
     labels: Mapping[str, str] | None = None
+    evaluated_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,26 @@ def _rule(group: str, rule: Mapping[str, Any]) -> TellsRule:
         lacks=str(rule.get("lacks") or ""),
         alerts=tuple(_alert(_object(alert)) for alert in rule.get("alerts") or ()),
         labels=_texts(rule.get("labels")),
+        evaluated_at=_moment(rule.get("lastEvaluation")),
     )
 
 
 def _alert(alert: Mapping[str, Any]) -> TellsAlert:
-    try:
-        active = datetime.fromisoformat(str(alert.get("activeAt"))).timestamp()
-    except (ValueError, OverflowError, OSError):
-        active = 0.0
     return TellsAlert(
-        _texts(alert.get("labels")), _texts(alert.get("annotations")), str(alert.get("state", "")), active, str(alert.get("value", ""))
+        _texts(alert.get("labels")),
+        _texts(alert.get("annotations")),
+        str(alert.get("state", "")),
+        _moment(alert.get("activeAt")),
+        str(alert.get("value", "")),
     )
+
+
+def _moment(written: object) -> float:
+    """Unix seconds; 0 for what is no time, and for year 1, by which Prometheus says never."""
+    try:
+        return max(0.0, datetime.fromisoformat(str(written)).timestamp())
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
 def _object(value: object) -> Mapping[str, Any]:

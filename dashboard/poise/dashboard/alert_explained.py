@@ -20,8 +20,13 @@ from poise.history.querier.door import Querier
 Explained = Sequence[tuple[AlertingRule, Clause]]
 
 
-async def explained(name: str, querier: Querier, rules: RulesSource, at: float, where: Mapping[str, str]) -> Explained:
-    """The rules of an alert's name (one alert may have several), each with its clauses at `at` (Unix seconds); none where no alert is called so.
+async def explained(
+    name: str, querier: Querier, rules: RulesSource, at: float | None, where: Mapping[str, str], *, now: float
+) -> tuple[float, Explained]:
+    """The moment, and the rules of an alert's name (one alert may have several), each with its clauses then; none where no alert is called so.
+
+    `at` and the moment are Unix seconds. Without one it is that of the last evaluation, whose samples have all come, so that the clauses belong to
+    the state beside them; `now` before the first.
 
     Raises:
         QueryError: there is nobody to ask.
@@ -29,7 +34,9 @@ async def explained(name: str, querier: Querier, rules: RulesSource, at: float, 
     flat = [one for group in rules.groups() for one in group.rules]
     wanted = [one for one in flat if isinstance(one, AlertingRule) and one.rule.name == name]
     recordings = {one.name: one.query for one in flat if not isinstance(one, AlertingRule)}
-    return [(one, await explain(one.rule.query, querier, at, recordings=recordings, where=where)) for one in wanted]
+    if at is None:
+        at = min((now if one.rule.last_evaluation is None else one.rule.last_evaluation for one in wanted), default=now)
+    return at, [(one, await explain(one.rule.query, querier, at, recordings=recordings, where=where)) for one in wanted]
 
 
 class AlertPage:
@@ -42,9 +49,9 @@ class AlertPage:
 
     async def __call__(self, name: str, where: Mapping[str, str]) -> Markup | None:
         """HTML; None where no alert is called so."""
-        at = self._now()
+        now = self._now()
         try:
-            found = await explained(name, self._querier, self._rules, at, where)
+            _, found = await explained(name, self._querier, self._rules, None, where, now=now)
         except QueryError as error:
             return Markup("<h1>{}</h1><p>The history cannot be asked: {}</p>").format(name, str(error))
         if not found:
@@ -53,7 +60,7 @@ class AlertPage:
         for rule, clause in found:
             text = "\n".join(visible(line) for line in explain_text.lines(clause, _clock))  # a label forges no line
             parts.append(
-                Markup("<p>{}</p><p>It {}.</p><pre>{}</pre>").format(_state(rule, at), explain_text.sentence(rule.state, clause), text)
+                Markup("<p>{}</p><p>It {}.</p><pre>{}</pre>").format(_state(rule, now), explain_text.sentence(rule.state, clause), text)
             )
         return Markup("").join(parts)
 

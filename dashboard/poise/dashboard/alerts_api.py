@@ -42,9 +42,9 @@ def create_router(
     @router.get("/explain/{name}")
     async def explanation(name: str, request: Request) -> JSONResponse:
         try:
-            at = _time(request.query_params.get("time"), now())
+            given = request.query_params.get("time")
             where = {key: value for key, value in request.query_params.items() if key not in _NOT_LABELS}
-            found = await explained(name, querier, rules, at, where)
+            at, found = await explained(name, querier, rules, None if given is None else _time(given, 0.0), where, now=now())
         except QueryError as error:
             return answer({"error": str(error)}, 400 if isinstance(error, BadQuery) else 503)
         if not found:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 from poise.alerts import explain_text
 from poise.alerts.explain import Clause, Kind, explain
+from poise.history.promql.engine import Result
 from poise.history.promql.errors import BadQuery
 from poise.history.promql.labels import NAME, Labels, labels
 from poise.history.promql.nodes import Matcher
+from poise.history.querier.door import Answer
 from poise.history.querier.embedded import EmbeddedQuerier
 
 from tests.rule_replay import ReplayStore
@@ -204,3 +207,25 @@ def test_what_is_no_expression_is_refused(store: Series) -> None:
 )
 def test_one_sentence_says_why(store: Series, expression: str, state: str, words: str) -> None:
     assert words in explain_text.sentence(state, explained(store, expression))
+
+
+def test_an_expression_that_stands_twice_is_asked_once_for_samples_may_come_in_between(store: Series) -> None:
+    class Growing(EmbeddedQuerier):
+        asked: ClassVar[list[str]] = []
+
+        async def instant(self, query: str, at: float, *, timeout: float | None = None) -> Answer[Result]:
+            self.asked.append(query)
+            store.have("busy", 0.97 if len(self.asked) % 2 else 0.02, 0, gpu="0", engine="e")
+            return await super().instant(query, at, timeout=timeout)
+
+    async def ask() -> Clause:
+        querier = Growing(store, clock=lambda: 0.0)
+        try:
+            return await explain("busy > 0.9 or (busy > 0.9 and busy > 0.9)", querier, NOW)
+        finally:
+            await querier.close()
+
+    clause = asyncio.run(ask())
+    assert len(Growing.asked) == len(set(Growing.asked))
+    alike = [clause.children[0], *clause.children[1].children]
+    assert {(one.holds, one.rows, one.since) for one in alike} == {(alike[0].holds, alike[0].rows, alike[0].since)}

@@ -130,7 +130,9 @@ class _Api:
 
         def written() -> str:
             kept = [_filtered(group, kind, given) for group in groups]
-            return writing.success(writing.text({"groups": [writing.group(one, with_alerts=with_alerts) for one in kept if one is not None]}))
+            return writing.success(
+                writing.text({"groups": [writing.group(one, with_alerts=with_alerts) for one in kept if one is not None]})
+            )
 
         return await asyncio.to_thread(written)  # of thousands of alerts it takes a while
 
