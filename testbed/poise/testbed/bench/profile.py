@@ -111,6 +111,9 @@ class Overrides:
 SLO_NAMES = ("ttft", "tpot", "e2el")
 _INTEGERS = ("input_tokens", "output_tokens", "prefix_tokens", "concurrency", "requests", "warmup_requests", "seed")
 _NUMBERS = ("spread", "burstiness", "seconds")
+_NEEDED = ("input_tokens", "output_tokens")
+#: Where a profile says nothing. The first requests of a server fill its caches.
+DEFAULT_WARMUP, DEFAULT_SEED = 8, 1
 _KNOWN = {*_INTEGERS, *_NUMBERS, "rates"}
 
 
@@ -165,9 +168,8 @@ def parse(name: str, data: Mapping[str, object], scale: Build) -> LoadProfile:
     rates = table.get("rates", [])
     if not isinstance(rates, list) or not all(isinstance(rate, int | float) and not isinstance(rate, bool) for rate in rates):
         raise TestbedError(f"profile {name}: rates has to be a list of numbers, requests a second")
-    for key in ("input_tokens", "output_tokens", "warmup_requests", "seed"):
-        if key not in table:
-            raise TestbedError(f"profile {name}: {key} is needed in [{scale}]")
+    if lacking := [key for key in _NEEDED if key not in table]:
+        raise TestbedError(f"profile {name}: [{scale}] needs {' and '.join(lacking)}")
     seconds = table.get("seconds")
     return checked(
         LoadProfile(
@@ -177,8 +179,8 @@ def parse(name: str, data: Mapping[str, object], scale: Build) -> LoadProfile:
             prompts=Prompts(table["input_tokens"], table["output_tokens"], float(table.get("spread", 0.0)), table.get("prefix_tokens", 0)),
             arrival=Arrival(table.get("concurrency"), tuple(float(rate) for rate in rates), float(table.get("burstiness", 1.0))),
             stop=Stop(table.get("requests"), None if seconds is None else float(seconds)),
-            warmup_requests=table["warmup_requests"],
-            seed=table["seed"],
+            warmup_requests=table.get("warmup_requests", DEFAULT_WARMUP),
+            seed=table.get("seed", DEFAULT_SEED),
         )
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,15 @@ def test_each_option_is_told(name: str) -> None:
 def test_each_key_of_a_profile_is_told() -> None:
     keys = ("input_tokens", "output_tokens", "spread", "prefix_tokens", "concurrency", "rates", "burstiness", "requests", "seconds")
     assert [key for key in (*keys, "warmup_requests", "seed") if f"`{key}`" not in PAGE] == []
+
+
+def test_the_example_of_an_own_profile_is_one_and_what_it_leaves_out_is_what_the_table_says() -> None:
+    (example,) = re.findall(r"\n\n((?:    [^\n]+\n|\n)+)\n", PAGE.partition("An own profile")[2].partition("A ramp ends")[0])
+    found = profile.parse("mine", tomllib.loads(textwrap.dedent(example)), "cpu")
+    assert (found.arrival.concurrency, found.prompts.prefix_tokens, found.arrival.burstiness) == (4, 0, 1)
+    told = dict(re.findall(r"^\| `--[^|]+ \| `(\w+)` \|[^|]+\| (.+) \|$", PAGE, re.MULTILINE))
+    assert (told["warmup_requests"], told["seed"]) == (str(found.warmup_requests), str(found.seed))
+    assert {key for key, words in told.items() if words == "needed"} == {"input_tokens", "output_tokens"}
 
 
 def test_numbers_that_decide_are_the_codes() -> None:

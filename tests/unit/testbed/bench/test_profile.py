@@ -45,7 +45,8 @@ def test_requests_fit_into_the_context_of_the_tiny_model(name: str) -> None:
     ("changes", "said"),
     [
         ({"inputs": 3}, "unknown key 'inputs'"),
-        ({"input_tokens": None}, "input_tokens is needed in .cpu."),
+        ({"input_tokens": None}, ".cpu. needs input_tokens$"),
+        ({"input_tokens": None, "output_tokens": None}, ".cpu. needs input_tokens and output_tokens$"),
         ({"input_tokens": "ten"}, "input_tokens has to be a whole number, not 'ten'"),
         ({"input_tokens": True}, "input_tokens has to be a whole number"),
         ({"input_tokens": 0}, "1 or more"),
