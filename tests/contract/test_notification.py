@@ -151,7 +151,30 @@ def test_an_alert_that_alertmanager_refuses_is_said_and_holds_up_no_other(tmp_pa
         asyncio.run(main())
         assert receiver.alerts(gpu="0") == []
     assert "status 400" in caplog.text
-    assert "not tried again" in caplog.text
+    assert "gpu=0, severity=warning}, which is let go" in caplog.text
+
+
+def test_alerts_that_alertmanager_refuses_among_others_are_named_and_the_others_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with receiving() as receiver, alertmanager(tmp_path, receiver, port):
+
+        async def main() -> None:
+            async with notifying(Place(f"http://127.0.0.1:{port}")) as made:
+                wrong = firing("0")
+                wrong = replace(wrong, alert=replace(wrong.alert, fired_at=wrong.ends_at + 60_000))
+                made.take([firing("1"), wrong, *(firing(str(number)) for number in range(2, 9))])
+                await until(lambda: made.status()[0].sent == 8, "the good ones")
+                (line,) = made.status()
+                assert (line.failed, line.dropped, line.refused) == (1, 1, 1)
+                assert "gpu=0" in line.refusal
+                await until(lambda: len(receiver.alerts()) == 8, "all are told")
+                await asyncio.sleep(2.5)  # two group intervals, in which anything that comes twice would come
+
+        asyncio.run(main())
+        assert sorted(alert.labels["gpu"] for alert in receiver.alerts()) == list("12345678")
+    assert caplog.text.count("which is let go") == 1
 
 
 def test_tls_with_login_and_a_certificate_of_somebody_else(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from poise.history.fetch import Answer, Fetcher, FetchError, Request
 TIMEOUT = 10.0
 #: Bytes of an answer; ten thousand alerts with their annotations are about as much.
 _MOST_BYTES = 32_000_000
-#: It understood what it got and will never take it; other statuses (a login that is wrong, a proxy, an overload) may pass.
+#: It, or a proxy before it, understood what it got and will never take it: wrong (400, 422) or too large (413, nginx above 1 MB); other statuses (a login that is wrong, a proxy, an overload) may pass.
 _REFUSALS = frozenset({400, 413, 422})
 #: Characters of an error message that are passed on.
 _LONGEST_MESSAGE = 300
@@ -87,7 +87,7 @@ class Alertmanager:
 
     async def post_alerts(self, alerts: Sequence[Payload]) -> None:
         """Gives alerts to it. Raises AlertmanagerError."""
-        await self._call("POST", "/alerts", [alert.as_json() for alert in alerts])
+        await self._call("POST", "/alerts", b"[" + b",".join(alert.encoded() for alert in alerts) + b"]")
 
     async def alerts(self) -> list[AlertStatus]:
         """Every alert that it knows. Raises AlertmanagerError."""
@@ -133,7 +133,7 @@ class Alertmanager:
         base = self.place.url.rstrip("/")
         url = f"{base}/api/v2{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body is not None else {})}
-        data = b"" if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         try:
             answer = await self._fetcher.exchange(url, Request(method, headers, data), timeout=self.place.timeout, limit=_MOST_BYTES)
         except FetchError as error:

@@ -22,14 +22,21 @@ logger = logging.getLogger(__name__)
 
 #: Alerts of one request (Prometheus `notifier.go`, maxBatchSize), and alerts that wait for one Alertmanager (--alertmanager.notification-queue-capacity).
 BATCH = 256
+#: Bytes of one request, unless a single alert has more: half of what nginx lets through unless told otherwise (client_max_body_size 1m).
+BATCH_BYTES = 524_288
 MOST_WAITING = 10_000
+#: Alerts whose refusal is remembered, so that they are told alone from then on and logged once.
+_MOST_REFUSED = 256
+#: Characters that name an alert in a message.
+_LONGEST_NAME = 300
 #: Seconds until it is tried again: doubled from the first to the last.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LineStatus:
-    """How it goes with one Alertmanager. `error` is empty while it takes what it gets; `sent_at` Unix seconds, None before the first time."""
+    """How it goes with one Alertmanager. `error` is empty while it takes what it gets; `sent_at` Unix seconds, None before the first time. `refused` counts
+    alerts that were let go because it does not take them (they are in `dropped` too), `refusal` says which was the last, why and when (`refused_at`)."""
 
     url: str
     waiting: int
@@ -38,6 +45,9 @@ class LineStatus:
     dropped: int
     error: str
     sent_at: float | None
+    refused: int = 0
+    refusal: str = ""
+    refused_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +62,60 @@ class _Line:
     dropped: int = 0
     error: str = ""
     sent_at: float | None = None
+    refused: int = 0
+    refusal: str = ""
+    refused_at: float | None = None
+    refusals: dict[Labels, str] = field(default_factory=dict)
+    down: bool = False
+
+    def status(self) -> LineStatus:
+        """How it goes."""
+        return LineStatus(
+            url=self.alertmanager.place.url,
+            waiting=len(self.waiting),
+            sent=self.sent,
+            failed=self.failed,
+            dropped=self.dropped,
+            error=self.error,
+            sent_at=self.sent_at,
+            refused=self.refused,
+            refusal=self.refusal,
+            refused_at=self.refused_at,
+        )
+
+    def batch(self) -> list[Payload]:
+        """What goes in the next request: the oldest, in bounded number and size. What was refused before goes alone, so that it costs the others nothing."""
+        found: list[Payload] = []
+        size = 2
+        for own, alert in self.waiting.items():
+            if own in self.refusals:
+                if not found:
+                    return [alert]
+                continue
+            size += len(alert.encoded()) + 1
+            if found and size > BATCH_BYTES:
+                break
+            found.append(alert)
+            if len(found) == BATCH:
+                break
+        return found
+
+    def give_up(self, alert: Payload, words: str, at: float) -> bool:
+        """Notes that an alert is not taken; whether that is news."""
+        self.refused += 1
+        self.dropped += 1
+        self.refusal, self.refused_at = words, at
+        news = self.refusals.pop(alert.labels, None) != words
+        self.refusals[alert.labels] = words
+        while len(self.refusals) > _MOST_REFUSED:
+            del self.refusals[next(iter(self.refusals))]
+        self.done(alert)
+        return news
+
+    def done(self, alert: Payload) -> None:
+        """Lets an alert leave the line, unless a newer state of it came meanwhile."""
+        if self.waiting.get(alert.labels) is alert:
+            del self.waiting[alert.labels]
 
 
 class Notifier:
@@ -80,10 +144,7 @@ class Notifier:
 
     def status(self) -> tuple[LineStatus, ...]:
         """How it goes with each."""
-        return tuple(
-            LineStatus(line.alertmanager.place.url, len(line.waiting), line.sent, line.failed, line.dropped, line.error, line.sent_at)
-            for line in self._lines
-        )
+        return tuple(line.status() for line in self._lines)
 
     def take(self, alerts: Sequence[ToSend]) -> None:
         """Alerts to be told, from any thread. Before `run` and after its end they are let go: the evaluator tells them again."""
@@ -133,32 +194,52 @@ class Notifier:
             # Nobody said for minutes that it still fires; told now, it would arrive as resolved.
             del line.waiting[own]
             line.dropped += 1
-        batch = list(line.waiting.values())[:BATCH]
-        if not batch:
-            return True
+        batch = line.batch()
+        return not batch or await self._give(line, batch)
+
+    async def _give(self, line: _Line, batch: Sequence[Payload]) -> bool:
+        """Gives a batch to an Alertmanager, in halves where it is refused; whether it is of use to go on at once.
+
+        Alertmanager itself takes the valid alerts of a request and answers 400 for the others; in halves it gets some twice, which it takes for one, and
+        which of them it does not take is known. A proxy refuses a request as a whole.
+        """
+        place = line.alertmanager.place
         try:
             await line.alertmanager.post_alerts(batch)
         except AlertmanagerError as error:
+            if error.refused and len(batch) > 1:
+                middle = len(batch) // 2
+                return await self._give(line, batch[:middle]) and await self._give(line, batch[middle:])
             line.failed += len(batch)
-            if str(error) != line.error:
-                logger.warning("%s; %s", error, "these alerts are not tried again" if error.refused else "it is tried again")
-            line.error = str(error)
-            if not error.refused:
-                return False
+            words = f"{error}; of alert {_named(batch[0])}" if error.refused else str(error)
+            before, line.error = line.error, words
+            if error.refused:
+                if line.give_up(batch[0], words, self._wall()):
+                    logger.warning("%s, which is let go; the others are told", words)
+                return True
+            line.down = True
+            if words != before:
+                logger.warning("%s; it is tried again", words)
+            return False
         except Exception as error:  # whatever it is, it ends neither the other lines nor the process
             line.failed += len(batch)
-            words = f"Alertmanager {line.alertmanager.place.url}: {type(error).__name__}: {error}"
+            words = f"Alertmanager {place.url}: {type(error).__name__}: {error}"
             if words != line.error:
                 logger.exception("%s, a fault of Poise; it is tried again", words)
-            line.error = words
+            line.error, line.down = words, True
             return False
-        else:
-            if line.error:
-                logger.info("Alertmanager %s takes alerts again", line.alertmanager.place.url)
-            line.error = ""
-            line.sent += len(batch)
-            line.sent_at = self._wall()
+        if line.down:
+            logger.info("Alertmanager %s takes alerts again", place.url)
+        line.error, line.down = "", False
+        line.sent += len(batch)
+        line.sent_at = self._wall()
         for alert in batch:
-            if line.waiting.get(alert.labels) is alert:
-                del line.waiting[alert.labels]
+            line.refusals.pop(alert.labels, None)
+            line.done(alert)
         return True
+
+
+def _named(alert: Payload) -> str:
+    """Which alert it is, in a line that stays a line."""
+    text = ", ".join(f"{name}={value}" for name, value in alert.labels)
+    return "{" + (text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…") + "}"

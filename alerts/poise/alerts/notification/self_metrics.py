@@ -25,7 +25,7 @@ class NotifierCollector(Collector):
         failed = CounterMetricFamily("poise_notifier_alerts_failed", "Alerts of calls that did not succeed", labels=["alertmanager"])
         dropped = CounterMetricFamily(
             "poise_notifier_alerts_dropped",
-            "Alerts that were let go: too many waited, or they had waited too long",
+            "Alerts that were let go: too many waited, they had waited too long, or they were refused",
             labels=["alertmanager"],
         )
         waiting = GaugeMetricFamily("poise_notifier_alerts_waiting", "Alerts that wait for an Alertmanager", labels=["alertmanager"])

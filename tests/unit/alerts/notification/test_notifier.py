@@ -18,7 +18,7 @@ from poise.alerts.evaluation.prepared import prepare
 from poise.alerts.notification import notifier as notifier_module
 from poise.alerts.notification.alertmanager import Alertmanager, AlertmanagerError, Matcher, Place, Silence
 from poise.alerts.notification.notifier import BATCH, Notifier
-from poise.alerts.notification.payload import payload
+from poise.alerts.notification.payload import LONGEST_ANNOTATION, payload
 from poise.alerts.rules import parse_rules
 from poise.history.promql.labels import labels
 
@@ -37,19 +37,30 @@ def resolved(gpu: str = "1", *, at: int = START + 60_000) -> ToSend:
 
 
 class Server:
-    """Takes what an Alertmanager takes. `answers` are the statuses to come, 200 when there are none left."""
+    """Takes what an Alertmanager takes. `answers` are the statuses to come, 200 when there are none left. `largest` is a proxy's limit in bytes (413);
+    a request with an alert of a GPU in `unwanted` is refused as a whole (422)."""
 
     def __init__(self) -> None:
+        self.largest: int | None = None
+        self.unwanted: frozenset[str] = frozenset()
         self.requests: list[tuple[str, str, Any]] = []
         self.answers: list[tuple[int, bytes]] = []
+        self.taken: list[dict[str, Any]] = []
         self.arrived = threading.Condition()
         self.hold = threading.Event()
         self.hold.set()
 
     def handled(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         self.hold.wait(30)
+        alerts = json.loads(body) if body and path.endswith("/alerts") else []
         with self.arrived:
             status, text = self.answers.pop(0) if self.answers else (200, b"")
+            if self.largest is not None and len(body) > self.largest:
+                status, text = 413, b"<html>413 Request Entity Too Large</html>"
+            elif any(each["labels"]["gpu"] in self.unwanted for each in alerts):
+                status, text = 422, b"no"
+            if status == 200:
+                self.taken += alerts
             self.requests.append((method, path, json.loads(body) if body else None))
             self.arrived.notify_all()
         return status, text
@@ -205,7 +216,7 @@ def test_what_is_refused_is_let_go_and_said_with_the_reason(server: tuple[Server
             await until(lambda: made.status()[0].sent == 1, "the next one goes")
 
     asyncio.run(main())
-    assert "status 400: bad label; these alerts are not tried again" in caplog.text
+    assert "status 400: bad label; of alert {alertname=Busy, cluster=c1, gpu=1, severity=warning}, which is let go" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -316,6 +327,121 @@ def test_many_alerts_go_in_batches(server: tuple[Server, str]) -> None:
 
     asyncio.run(main())
     assert [len(body) for _, _, body in state.requests] == [BATCH, BATCH, 1]
+
+
+def worded(gpu: str, characters: int) -> ToSend:
+    """With `characters` of annotations, in pieces that may stand each."""
+    one = firing(gpu)
+    words = {f"part_{number}": "x" * 10_000 for number in range(characters // 10_000)} | {"rest": "x" * (characters % 10_000)}
+    return replace(one, alert=replace(one.alert, annotations=words))
+
+
+def test_an_alert_that_is_too_large_for_a_proxy_costs_no_other_and_is_named(
+    server: tuple[Server, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    state, url = server
+    state.largest = 1_000_000
+
+    async def main() -> None:
+        async with notifying(url) as made:
+            made.take([firing("1"), worded("big", 1_050_000), firing("2")])
+            await until(lambda: made.status()[0].dropped == 1 and not made.status()[0].waiting, "one let go")
+            (line,) = made.status()
+            assert (line.sent, line.failed, line.refused) == (2, 1, 1)
+            assert "413" in line.refusal
+            assert "gpu=big" in line.refusal
+            assert line.refused_at == START / 1000
+            made.take([firing("1")])
+            await until(lambda: made.status()[0].sent == 3, "told again")
+            assert made.status()[0].error == ""  # it takes what it gets; the refusal stays said
+            assert "gpu=big" in made.status()[0].refusal
+
+    asyncio.run(main())
+    assert [each["labels"]["gpu"] for each in state.taken] == ["1", "2", "1"]
+    assert "gpu=big" in caplog.text
+
+
+@pytest.mark.parametrize("number", [1, 7, 100])
+def test_what_is_refused_among_many_is_found_and_all_others_arrive_once(server: tuple[Server, str], number: int) -> None:
+    state, url = server
+    culprits = {str(each) for each in range(0, 3 * number, 5)}
+    state.unwanted = frozenset(culprits)
+
+    async def main() -> None:
+        async with notifying(url) as made:
+            made.take([firing(str(each)) for each in range(3 * number)])
+            await until(lambda: made.status()[0].sent + made.status()[0].dropped == 3 * number, "each is taken or let go")
+            (line,) = made.status()
+            assert (line.sent, line.dropped, line.refused) == (3 * number - len(culprits), len(culprits), len(culprits))
+
+    asyncio.run(main())
+    assert sorted(each["labels"]["gpu"] for each in state.taken) == sorted({str(each) for each in range(3 * number)} - culprits)
+
+
+def test_what_was_refused_goes_alone_the_next_time_and_is_logged_once(server: tuple[Server, str], caplog: pytest.LogCaptureFixture) -> None:
+    state, url = server
+    state.unwanted = frozenset("3")
+
+    async def main() -> None:
+        async with notifying(url) as made:
+
+            async def told(gpus: str) -> int:
+                """Tells them; how many requests that took."""
+                requests, done = len(state.requests), made.status()[0].sent + made.status()[0].dropped
+                made.take([firing(gpu) for gpu in gpus])
+                await until(lambda: made.status()[0].sent + made.status()[0].dropped == done + len(gpus), "each is taken or let go")
+                return len(state.requests) - requests
+
+            assert await told("12345678") > 2
+            assert [await told("12345678"), await told("12345678")] == [2, 2]
+            assert (made.status()[0].sent, made.status()[0].refused) == (21, 3)
+            state.unwanted = frozenset()
+            assert [await told("345"), await told("345")] == [2, 1]
+
+    asyncio.run(main())
+    assert caplog.text.count("which is let go") == 1
+
+
+def test_an_outage_in_the_midst_of_halves_loses_nothing(server: tuple[Server, str]) -> None:
+    state, url = server
+    state.answers = [(413, b""), (200, b""), (503, b"")]
+
+    async def main() -> None:
+        async with notifying(url) as made:
+            made.take([firing(gpu) for gpu in "1234"])
+            await until(lambda: made.status()[0].sent == 4, "all in the end")
+            assert (made.status()[0].dropped, made.status()[0].refused) == (0, 0)
+
+    asyncio.run(main())
+    assert sorted(each["labels"]["gpu"] for each in state.taken) == list("1234")
+
+
+def test_requests_are_bounded_in_bytes(server: tuple[Server, str]) -> None:
+    state, url = server
+    state.largest = 600_000
+
+    async def main() -> None:
+        async with notifying(url) as made:
+            made.take([worded(str(number), 4_000) for number in range(BATCH)])
+            await until(lambda: made.status()[0].sent == BATCH, "all")
+            assert (made.status()[0].failed, made.status()[0].dropped) == (0, 0)
+
+    asyncio.run(main())
+    assert len(state.requests) == 3
+
+
+@pytest.mark.parametrize("letter", ["x", "ß", "警", "🔥", "\ud800"])
+def test_a_long_annotation_is_cut_with_a_mark_and_a_short_one_is_not(letter: str) -> None:
+    def sent(text: str) -> str:
+        one = firing()
+        return payload(replace(one, alert=replace(one.alert, annotations={"summary": text})), {}, "").annotations["summary"]
+
+    size = len(letter.encode("utf-8", "surrogatepass"))
+    fits = letter * (LONGEST_ANNOTATION // size)
+    assert sent(fits) == fits
+    cut = sent(letter * 1_000_000)
+    assert f"cut here by Poise: {1_000_000 * size:,} bytes" in cut
+    assert len(cut.encode()) < LONGEST_ANNOTATION + 100
 
 
 def test_before_it_runs_and_after_its_end_alerts_are_let_go() -> None:
