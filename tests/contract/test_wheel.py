@@ -106,7 +106,7 @@ def test_base_install_is_the_exporter_and_names_the_extra_for_the_rest(base: Pat
     assert process.returncode == 0
     refused = run(base, "up", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "pip install 'poise[dashboard]'" in refused.stderr
+    assert "pip install '.[dashboard]'" in refused.stderr
     assert "Traceback" not in refused.stderr
     freeze = run(base.parent / "python", "-m", "pip", "freeze", cwd=tmp_path).stdout.lower()
     assert "fastapi" not in freeze
@@ -143,5 +143,5 @@ def test_the_manifests_ship_and_the_base_install_names_the_extra_for_them(full: 
         assert (tmp_path / kind / entry).is_file()
     refused = run(base, "testbed", "compose", "--output", tmp_path / "base", cwd=tmp_path)
     assert refused.returncode == 1
-    assert "pip install 'poise[dashboard]'" in refused.stderr
+    assert "pip install '.[dashboard]'" in refused.stderr
     assert "Traceback" not in refused.stderr

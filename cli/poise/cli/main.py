@@ -107,7 +107,7 @@ def _run(words: list[str], chosen: str | None) -> int:
         needed = SUBCOMMANDS[chosen].extra if chosen else ""
         if not needed:
             raise
-        print(f"poise: `poise {chosen}` needs {error.name}, which is not installed: pip install 'poise[{needed}]'", file=sys.stderr)
+        print(f"poise: `poise {chosen}` needs {error.name}, which is not installed: in a clone, pip install '.[{needed}]'", file=sys.stderr)
         return COULD_NOT
     arguments = parser.parse_args(words)
     return int(importlib.import_module(SUBCOMMANDS[arguments.subcommand].module).run(arguments))

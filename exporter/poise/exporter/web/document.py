@@ -25,7 +25,7 @@ def library(name: str, distribution: str, what_for: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ValueError(f"{what_for} needs {distribution}, which is not installed: pip install 'poise[web-config]'") from None
+        raise ValueError(f"{what_for} needs {distribution}, which is not installed: in a clone, pip install '.[web-config]'") from None
 
 
 def read(text: str) -> object:

@@ -30,7 +30,7 @@ DOTS_PER_INCH = 140
 MARGINS = {"left": 0.06, "right": 0.985, "top": 0.87, "bottom": 0.07, "wspace": 0.26, "hspace": 0.3}
 # Characters on a line of the title.
 TITLE_WIDTH = 140
-MISSING = "the plot needs matplotlib: pip install 'poise[testbed]', or leave it out with --no-plot"
+MISSING = "the plot needs matplotlib: in a clone, pip install '.[testbed]', or leave it out with --no-plot"
 
 
 def draw(comparison: Comparison, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import Literal
 
 from poise.testbed.errors import TestbedError
 
 NEXT = {
-    "kubernetes": "kubectl kustomize {folder}/base | less, then kubectl apply --server-side -k {folder}/base",
-    "compose": "cd {folder} && docker compose up -d; the page is http://127.0.0.1:9748",
+    "kubernetes": "build and push the images (docs/deploy.md#images), then kubectl kustomize {folder}/base | less, then kubectl apply --server-side -k {folder}/base",
+    "compose": "build the images (docs/deploy.md#images), then cd {folder} && docker compose up -d; the page is http://127.0.0.1:9748",
 }
 
 
@@ -28,10 +29,12 @@ def _write(kind: Literal["kubernetes", "compose"], arguments: argparse.Namespace
     try:
         from poise.testbed.manifests import files  # here and not above: reading rules needs an extra that the rest of the testbed does not
     except ModuleNotFoundError as error:
-        raise TestbedError(f"`poise testbed {kind}` needs {error.name}, which is not installed: pip install 'poise[dashboard]'") from None
+        raise TestbedError(
+            f"`poise testbed {kind}` needs {error.name}, which is not installed: in a clone, pip install '.[dashboard]'"
+        ) from None
     links = files.Links(dashboard=arguments.dashboard_base, runbooks=arguments.runbook_base)
     written = files.write(kind, arguments.output, links, force=arguments.force)
     for path in written:
         print(path)
-    print(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=arguments.output)} (docs/deploy.md)", file=sys.stderr)
+    print(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=shlex.quote(str(arguments.output)))}", file=sys.stderr)
     return 0

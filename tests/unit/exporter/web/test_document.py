@@ -59,5 +59,5 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 
 def test_without_pyyaml_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ValueError, match=r"needs PyYAML, which is not installed: pip install 'poise\[web-config\]'"):
+    with pytest.raises(ValueError, match=r"needs PyYAML, which is not installed: in a clone, pip install '\.\[web-config\]'"):
         document.read("a: 1")

@@ -52,7 +52,8 @@ def test_the_command_lists_what_it_wrote_and_says_what_is_next(tmp_path: Path, c
     assert main(["testbed", "compose", "--output", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
     assert str(tmp_path / "out" / "compose.yaml") in out.splitlines()
-    assert err.startswith(f"poise: {len(out.splitlines())} files written; next: cd {tmp_path / 'out'} && docker compose up -d")
+    told = f"poise: {len(out.splitlines())} files written; next: build the images (docs/deploy.md#images), then cd {tmp_path / 'out'} && docker"
+    assert err.startswith(told)
 
 
 def test_a_folder_that_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
