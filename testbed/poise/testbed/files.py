@@ -12,21 +12,25 @@ from pathlib import Path
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces `path` atomically. Raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Replaces `path` atomically. Raises OSError that names `path`."""
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(value, stream, ensure_ascii=False)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                json.dump(value, stream, ensure_ascii=False)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_json_object(path: Path) -> dict[str, object] | None:
-    """The object in `path`; None when there is no such file or what it holds is not one (a disk can cut a file short)."""
+    """The object in `path`; None when there is no such file or what it holds is not one: a disk can cut a file short, and anybody can put
+    a folder there, or a text that is nested too deep."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
