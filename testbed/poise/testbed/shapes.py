@@ -6,13 +6,14 @@ Owns reading and checking that data, from the package or from a file of the user
 from __future__ import annotations
 
 import importlib.resources
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from poise.testbed import vllm_arguments
+from poise.testbed import naming, vllm_arguments
 from poise.testbed.errors import TestbedError
 from poise.testbed.tables import Table
 
@@ -28,6 +29,10 @@ ROUTER_METRICS_PORT = 29000
 KV_CONNECTOR = "NixlConnector"
 # No deployment of one node has more ranks along one dimension.
 MOST_RANKS = 64
+# Far more than any node has: the largest servers of NVIDIA have 16 (DGX-2).
+MOST_GPUS = 64
+# A GPU by its number, or as the driver writes its UUID ("GPU-" or "MIG-" and 36 characters, or the beginning of one).
+GPU_WORDS = re.compile(r"[0-9]{1,4}|[A-Za-z][A-Za-z0-9/-]{1,63}")
 # A shape is a page of text; what is larger is another file.
 MOST_BYTES = 65536
 
@@ -120,6 +125,8 @@ def _load_file(path: Path) -> Shape:
         data = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TestbedError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise TestbedError(f"{path} is nested too deeply: it does not describe a shape (docs/testbed.md)") from None
     return parse(path.name.removesuffix(".toml"), data, str(path))
 
 
@@ -132,18 +139,25 @@ def parse(name: str, data: Mapping[str, object], where: str | None = None) -> Sh
     for part in table.tables("engine"):
         engines += (_engine(part, table.where, engines),)
     router = _router(table.table("router")) if "router" in data else None
-    parts = [engine.name for engine in engines] + ([router.name] if router else [])
-    twice = next((part for part in parts if parts.count(part) > 1), None)
-    if twice is not None:
-        raise table.error(f"two parts have the name {twice!r}: give each a name of its own")
     roles = {engine.role for engine in engines}
     if roles != ({"prefill", "decode"} if router else {"mixed"}):
         raise table.error("engines of role prefill, engines of role decode and a [router] come together or not at all")
     least = gpus_needed(engines)
-    gpus = table.whole("gpus", least)
+    gpus = table.whole("gpus", least) if "gpus" in data else least
     if gpus < least:
         raise table.error(f"gpus = {gpus} but the engines need {least}: raise it, or leave it out")
-    return Shape(name, title, gpus, engines, router)
+    return checked(Shape(name, title, gpus, engines, router), table.where)
+
+
+def checked(shape: Shape, where: str) -> Shape:
+    """The shape, of which the parts are right each by itself. Raises TestbedError for what is wrong with them together: names that stand for
+    two things, more GPUs than any node has."""
+    wrong = naming.problem(shape.engines, shape.router)
+    if wrong is None and shape.gpus > MOST_GPUS:
+        wrong = f"{shape.gpus} GPUs are asked for: a deployment has at most {MOST_GPUS}"
+    if wrong is not None:
+        raise TestbedError(f"{where}: {wrong}")
+    return shape
 
 
 def gpus_needed(engines: Iterable[EngineShape]) -> int:
@@ -199,7 +213,7 @@ def _engine(numbered: Table, where: str, before: Sequence[EngineShape]) -> Engin
             f"pipeline_parallel_size has to be 1 for an engine of role {known}: vLLM's NIXL connector moves no KV cache of stages"
         )
     entries = [] if visible is None else [entry.strip() for entry in visible.split(",")]
-    if len(set(entries)) != len(entries) or "" in entries:
+    if len(set(entries)) != len(entries) or not all(GPU_WORDS.fullmatch(entry) for entry in entries):
         raise table.wrong("cuda_visible_devices", 'different GPUs by number or UUID with commas between, as "0,1"')
     if visible is not None and len(entries) < engine.gpus:
         raise table.error(f"cuda_visible_devices = {visible!r} names {len(entries)} GPUs and its ranks need {engine.gpus}: name more")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poise.testbed.errors import TestbedError
-from poise.testbed.shapes import EngineRole, EngineShape, Shape, gpus_needed
+from poise.testbed.shapes import EngineRole, EngineShape, Shape, checked, gpus_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Sizes:
 def resize(shape: Shape, sizes: Sizes) -> Shape:
     """The shape in the sizes asked for: several servers of a role are called prefill_1, prefill_2 … and are each as its first one.
 
-    Raises TestbedError where the shape has no such role, or binds its servers to GPUs so that there cannot be more of them.
+    Raises TestbedError where the shape has no such role, binds its servers to GPUs so that there cannot be more of them, or becomes too large.
     """
     if not sizes.asked:
         return shape
@@ -43,7 +43,10 @@ def resize(shape: Shape, sizes: Sizes) -> Shape:
         raise TestbedError(f"{sizes.asked[0]} is for shapes of prefill and decode and shape {shape.name} is none: use shape pd or hybrid")
     engines = (*_resized(shape, "prefill", sizes), *_resized(shape, "decode", sizes))
     counts = ", ".join(_words(engines, role) for role in ("prefill", "decode"))
-    return replace(shape, title=f"{counts}, KV cache over NIXL, behind {shape.router.kind}", gpus=gpus_needed(engines), engines=engines)
+    title = f"{counts}, KV cache over NIXL, behind {shape.router.kind}"
+    return checked(
+        replace(shape, title=title, gpus=gpus_needed(engines), engines=engines), f"shape {shape.name} with {' '.join(sizes.asked)}"
+    )
 
 
 def _resized(shape: Shape, role: EngineRole, sizes: Sizes) -> tuple[EngineShape, ...]:

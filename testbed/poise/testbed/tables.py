@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from poise.testbed import naming
 from poise.testbed.errors import TestbedError
 
 # What is shown of a wrong value.
@@ -52,8 +53,8 @@ class Table:
     def identifier(self, key: str, default: str | None = None) -> str:
         """A name that can be a file's and a part of a command line. Without a default the key has to be there."""
         value = self.data.get(key, default)
-        if not isinstance(value, str) or not value.isidentifier() or not value.isascii():
-            raise self.wrong(key, "a name of letters, digits and _ (it becomes a file name)")
+        if not isinstance(value, str) or not value.isidentifier() or not value.isascii() or len(value) > naming.LONGEST:
+            raise self.wrong(key, f"a name of letters, digits and _, {naming.LONGEST} at most (it becomes a file name)")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
