@@ -41,10 +41,10 @@ class Reloading:
             try:
                 left = await self._take(*await asyncio.to_thread(self._read))
             except SettingsError as error:
-                log.error("nothing is read anew: %s", error)
+                log.error("page: rules, thresholds and targets stay as they were: %s", error)
             except Exception:
-                log.exception("reading anew failed; what was in force stays so")
+                log.exception("page: reading anew failed; what was in force stays so")
             else:
-                log.info("rules, thresholds and targets are read anew%s", "; the exporter reads its settings" if passed_on else "")
+                log.info("page: rules, thresholds and targets are read anew%s", "; the exporter reads its settings" if passed_on else "")
                 if left:
                     log.warning("needs a restart: %s", ", ".join(left))

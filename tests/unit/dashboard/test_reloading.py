@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_and_the_next_wish_is_heard(caplog: pytest.LogCapt
     def broken() -> tuple[HistorySettings, AlertSettings]:
         raise MemoryError
 
-    say(wrong, "nothing is read anew: poise.toml: no TOML", caplog)
+    say(wrong, "page: rules, thresholds and targets stay as they were: poise.toml: no TOML", caplog)
     say(broken, "reading anew failed; what was in force stays so", caplog)
 
 
