@@ -28,6 +28,7 @@ from poise.testbed import (
     request,
     shared_memory,
     spawning,
+    standing,
     startup,
     teardown,
     vllm_arguments,
@@ -46,7 +47,6 @@ from poise.testbed.planning import (
     Request,
     look,
     make_plan,
-    same,
     step_engine,
     step_names,
 )
@@ -63,8 +63,6 @@ READY_SECONDS: Mapping[environment.Build, float] = {"cpu": 900.0, "gpu": 3600.0}
 EXPORTER_READY_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 300.0
 LOCK_SECONDS = 5.0
-# vllm-router 0.1.17 answers 200 here once both prefill and decode are healthy.
-ROUTER_READY_PATH = "/readiness"
 ROUTER_READY_SECONDS = 120.0
 FIRST_PROMPT = "server token queue"
 
@@ -102,19 +100,18 @@ class Deployment:
         """Brings the deployment up and returns when every engine has answered a request.
 
         Behind a router they answer through it, together.
-        One of the same shape that is whole already is returned as it is; what a killed launcher left is cleared first.
+        What is asked for and whole already is returned as it is; what a killed launcher left of it is cleared first (standing.py).
         `when_watched` is called as soon as the exporter runs. Any exception takes everything down again.
-        Raises TestbedError: ports taken, another shape up, no compiler, no network, vLLM ended (with the end of its log).
+        Raises TestbedError: ports taken, something else up, no compiler, no network, vLLM ended (with the end of its log).
         """
         vllm_arguments.check(wanted.arguments)
         layout = StateLayout(wanted.state_directory)
         layout.make()
         environ = os.environ if environ is None else environ
         with lock.held(layout.lock, f"poise testbed up {wanted.shape.name}", timeout=LOCK_SECONDS):
-            running = cls._already_up(layout, wanted, environ)
-            if running is not None:
+            if standing.whole(layout, wanted, lambda: look(environ)):
                 say(f"shape {wanted.shape.name} is up already")
-                return running
+                return cls.open(layout.root, environ)
             deployment = cls(layout, environ)
             try:
                 teardown.take_down(layout, say, lock_held=True)
@@ -127,23 +124,6 @@ class Deployment:
                 deployment._take_down(say, lock_held=True)
                 raise
             return deployment
-
-    @classmethod
-    def _already_up(cls, layout: StateLayout, wanted: Request, environ: Mapping[str, str]) -> Self | None:
-        recorded = records.read_all(layout.records)
-        if not any(record.role == "engine" and record.lives for record in recorded):
-            return None
-        running = cls.open(layout.root, environ)
-        current = running.plan
-        whole = all(spawning.answers(engine.port, "/health") for engine in current.engines)
-        whole = whole and (current.router is None or spawning.answers(current.router.port, ROUTER_READY_PATH))
-        if not whole or not all(record.lives for record in recorded):
-            return None
-        if not same(current, wanted.shape) or current.fault is not None:
-            parts = ", ".join(f"{engine.name} {engine.sizes}" for engine in current.healthy)
-            what = f"shape {current.shape} ({parts})" + (f" with the fault {current.fault}" if current.fault else "")
-            raise TestbedError(f"{what} is up in {layout.root}: `poise testbed down` first, or use another --state-dir")
-        return running
 
     def _bring_up(self, wanted: Request, agreed: DeploymentPlan, progress: Progress, when_watched: Callable[[Self], None]) -> None:
         if agreed.simulated_cards:
@@ -214,7 +194,7 @@ class Deployment:
         command = launch.exporter_command(current.exporter_port, expected)
         facts = {"url": f"http://{ports.LOOPBACK}:{current.exporter_port}"}
         record = spawning.spawn(self.layout, "exporter", "exporter", command, environ, facts)
-        spawning.wait_http(self.layout, record, current.exporter_port, "/readyz", EXPORTER_READY_SECONDS)
+        spawning.wait_http(self.layout, record, current.exporter_port, launch.EXPORTER_READY_PATH, EXPORTER_READY_SECONDS)
         return record
 
     def restart_exporter(self) -> None:
@@ -292,7 +272,7 @@ class Deployment:
                 phase = startup.latest_phase(text.splitlines())
                 note(phase.words if phase else "starting Python", fraction=phase.share if phase else 0.0)
 
-            spawning.wait_http(self.layout, record, engine.port, "/health", READY_SECONDS[current.build], news)
+            spawning.wait_http(self.layout, record, engine.port, launch.ENGINE_READY_PATH, READY_SECONDS[current.build], news)
             if current.router is None:  # prefill or decode alone is no use to a client: theirs goes through the router
                 note("answering a first request", fraction=0.99)
                 self._ask(engine.url, FIRST_ANSWER_SECONDS)
@@ -306,7 +286,7 @@ class Deployment:
         if record is None:
             raise TestbedError(f"the router {router.name} does not run: `poise testbed fault --undo` starts it")
         with progress.step(STEP_ROUTER, router.url) as note:
-            spawning.wait_http(self.layout, record, router.port, ROUTER_READY_PATH, ROUTER_READY_SECONDS, note)
+            spawning.wait_http(self.layout, record, router.port, launch.ROUTER_READY_PATH, ROUTER_READY_SECONDS, note)
             deadline = time.monotonic() + FIRST_ANSWER_SECONDS
             note("a first request from prefill to decode")
             while True:

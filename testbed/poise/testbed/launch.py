@@ -35,6 +35,11 @@ KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 ROUTER_HEALTH_SECONDS = 2
 ROUTER_FAILURES = 2
 
+# What answers 200 once a part is ready. vllm-router 0.1.17 does so there once both prefill and decode are healthy.
+ENGINE_READY_PATH = "/health"
+ROUTER_READY_PATH = "/readiness"
+EXPORTER_READY_PATH = "/readyz"
+
 
 def engine_command(plan: DeploymentPlan, engine: EnginePlan, model: str) -> list[str]:
     """The arguments of `vllm serve`; `model` is a folder or a name on Hugging Face, unless the engine has one of its own."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from poise.testbed import environment, hardware, launch, model, placing, ports, resources
+from poise.testbed import cards, environment, hardware, launch, model, naming, placing, ports, resources
 from poise.testbed.errors import TestbedError
 from poise.testbed.plan import DeploymentPlan, EnginePlan, RouterPlan
 from poise.testbed.resources import Resources
@@ -19,7 +19,7 @@ EXPORTER_PORT = 9747
 
 STEP_CARDS = "simulated cards"
 STEP_EXPORTER = "exporter"
-STEP_INSTALL = "vLLM installed"
+STEP_INSTALL = f"vLLM {naming.INSTALLED}"
 STEP_MODEL = "model"
 STEP_ROUTER = "router"
 
@@ -61,22 +61,30 @@ def look(environ: Mapping[str, str]) -> Machine:
 
 def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> DeploymentPlan:
     """The plan for this machine; `say` hears of ports that gave way. Raises TestbedError for all that can be told before anything starts:
-    too few GPUs or GPUs in use, heads or layers that do not divide, too little memory or disk, ports that are taken, a port for a part
-    that is not there."""
+    too few GPUs or GPUs in use, more than can be simulated, heads or layers that do not divide, too little memory or disk, ports that are
+    taken, a port for a part that is not there."""
+    if not machine.hardware.has_gpus and wanted.watched:
+        cards.profile(wanted.shape.gpus)
+    agreed = arrange(wanted, machine, _ports(wanted, say))
+    environment.check_space(agreed.build, wanted.cache_directory)
+    if agreed.build == "cpu":
+        weights = 0 if agreed.model == model.TINY else model.weight_bytes(Path(agreed.model))
+        resources.check(wanted.shape, resources.needed(wanted.shape, weights, launch.CPU_KV_CACHE_BYTES), machine.resources)
+    return agreed
+
+
+def arrange(wanted: Request, machine: Machine, given: Mapping[str, int]) -> DeploymentPlan:
+    """The plan with these ports, by part. Raises TestbedError where GPUs are too few or in use and where heads or layers do not divide;
+    whether there is room for it is not looked at."""
     engines = (replace(engine, arguments=(*engine.arguments, *wanted.arguments)) for engine in wanted.shape.engines)
     shape = replace(wanted.shape, engines=tuple(engines))
     gpus = machine.hardware.gpus
     build: environment.Build = "gpu" if gpus else "cpu"
-    given = _ports(wanted, say)
     places = placing.place(shape, gpus or (hardware.Gpu(0),) * shape.gpus, machine.user_visible)
     chosen = model.choose(wanted.model, machine.hardware, shape.gpus_of_smallest_engine)
     known = model.tiny_shape() if chosen == model.TINY else model.read_shape(Path(chosen))
     for engine in shape.engines:
         model.check_parallel(known, engine.tensor_parallel_size, chosen, engine.pipeline_parallel_size)
-    environment.check_space(build, wanted.cache_directory)
-    if build == "cpu":
-        weights = 0 if chosen == model.TINY else model.weight_bytes(Path(chosen))
-        resources.check(shape, resources.needed(shape, weights, launch.CPU_KV_CACHE_BYTES), machine.resources)
     bound = resources.bind(shape, machine.resources.cores, build, launch.TINY_THREADS if chosen == model.TINY else None)
 
     def planned(engine: EngineShape) -> EnginePlan:
@@ -89,7 +97,7 @@ def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> 
             arguments=(*(place.arguments if gpus else ()), *engine.arguments),
             role=engine.role,
             kv_connector=engine.kv_connector,
-            side_channel_port=given.get(side_channel_part(engine.name)),
+            side_channel_port=given.get(naming.side_channel(engine.name)),
             pipeline_parallel_size=engine.pipeline_parallel_size,
             cpu_binding=bound.get(engine.name),
         )
@@ -103,19 +111,14 @@ def make_plan(wanted: Request, machine: Machine, say: Callable[[str], None]) -> 
         served_name=launch.served_name(chosen),
         simulated_cards=0 if gpus or not wanted.watched else shape.gpus,
         engines=tuple(planned(engine) for engine in shape.engines),
-        exporter_port=given.get("exporter"),
-        router=None if router is None else RouterPlan(router.name, router.kind, given[router.name], given[metrics_part(router.name)]),
+        exporter_port=given.get(naming.EXPORTER),
+        router=None if router is None else RouterPlan(router.name, router.kind, given[router.name], given[naming.metrics(router.name)]),
     )
 
 
 def _ports(wanted: Request, say: Callable[[str], None]) -> Mapping[str, int]:
     """A port for each part that listens."""
-    preferred = part_ports(wanted.shape)
-    if wanted.watched:
-        preferred["exporter"] = EXPORTER_PORT
-    unknown = sorted(set(wanted.fixed_ports) - set(preferred))
-    if unknown:
-        raise TestbedError(f"there is no part {unknown[0]!r} to give a port: choose from {', '.join(preferred)}")
+    preferred = preferred_ports(wanted)
     fixed = dict.fromkeys(preferred, 0) | dict(wanted.fixed_ports) if wanted.any_ports else wanted.fixed_ports
     given = ports.plan(preferred, fixed)
     for remark in given.remarks:
@@ -123,27 +126,32 @@ def _ports(wanted: Request, say: Callable[[str], None]) -> Mapping[str, int]:
     return given.ports
 
 
-def same(plan: DeploymentPlan, shape: Shape) -> bool:
-    """Whether a deployment was brought up with this shape: by name, and by its servers, whose number and sizes can be asked for."""
-    brought_up = [(e.name, e.role, e.tensor_parallel_size, e.pipeline_parallel_size) for e in plan.healthy]
-    wanted = [(e.name, e.role, e.tensor_parallel_size, e.pipeline_parallel_size) for e in shape.engines]
-    return plan.shape == shape.name and brought_up == wanted
+def preferred_ports(wanted: Request) -> dict[str, int]:
+    """The preferred port of everything that will listen. Raises TestbedError when a port is fixed for a part that is not there."""
+    preferred = part_ports(wanted.shape)
+    if wanted.watched:
+        preferred[naming.EXPORTER] = EXPORTER_PORT
+    unknown = sorted(set(wanted.fixed_ports) - set(preferred))
+    if unknown:
+        raise TestbedError(f"there is no part {unknown[0]!r} to give a port: choose from {', '.join(preferred)}")
+    return preferred
+
+
+def ports_of(plan: DeploymentPlan) -> dict[str, int]:
+    """The port of everything in a plan that listens, by the names of `preferred_ports`."""
+    found = {engine.name: engine.port for engine in plan.healthy}
+    found |= {naming.side_channel(e.name): e.side_channel_port for e in plan.healthy if e.side_channel_port is not None}
+    if plan.router is not None:
+        found |= {plan.router.name: plan.router.port, naming.metrics(plan.router.name): plan.router.metrics_port}
+    return found if plan.exporter_port is None else {**found, naming.EXPORTER: plan.exporter_port}
 
 
 def part_ports(shape: Shape) -> dict[str, int]:
     """The preferred port of everything in a shape that listens, by the name under which it can be given another."""
     preferred = {} if shape.router is None else {shape.router.name: shape.router.port}
     preferred |= {engine.name: engine.port for engine in shape.engines}
-    preferred |= {side_channel_part(e.name): e.side_channel_port for e in shape.engines if e.side_channel_port is not None}
-    return preferred if shape.router is None else {**preferred, metrics_part(shape.router.name): shape.router.metrics_port}
-
-
-def side_channel_part(engine: str) -> str:
-    return f"{engine}_side_channel"
-
-
-def metrics_part(router: str) -> str:
-    return f"{router}_metrics"
+    preferred |= {naming.side_channel(e.name): e.side_channel_port for e in shape.engines if e.side_channel_port is not None}
+    return preferred if shape.router is None else {**preferred, naming.metrics(shape.router.name): shape.router.metrics_port}
 
 
 def step_names(wanted: Request, simulated: bool) -> list[str]:

@@ -1,12 +1,16 @@
 """How far a starting vLLM server is, read from its log.
 
-Pure. The words are those of vLLM 0.32's log; a phase that another version words differently is simply not shown.
+The words are those of vLLM 0.32's log; a phase that another version words differently is simply not shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+# A log says within its first lines that its server has started.
+LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +44,13 @@ def latest_phase(lines: Iterable[str]) -> Phase | None:
                 found = place
                 break
     return PHASES[found] if found >= 0 else None
+
+
+def has_started(log: Path) -> bool:
+    """Whether the log says that the server's API had started."""
+    try:
+        with log.open("rb") as stream:
+            text = stream.read(LOG_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return False
+    return latest_phase(text.splitlines()) == PHASES[-1]

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from poise.testbed import cards, lock, processes, records, spawning, startup, workers
-from poise.testbed.deployment import ROUTER_READY_PATH, Deployment
+from poise.testbed.deployment import Deployment
+from poise.testbed.launch import ROUTER_READY_PATH
 from poise.testbed.paths import StateLayout
 from poise.testbed.plan import DeploymentPlan, EnginePlan
 from poise.testbed.processes import ProcessStat
@@ -19,8 +20,6 @@ from poise.testbed.records import Record
 from poise.testbed.workers import Worker
 
 READY_TIMEOUT_SECONDS = 2.0
-# A log says within its first lines that its server has started.
-LOG_BYTES = 1 << 20
 
 # ready; starting: lives, does not answer yet; silent: lives, answered once and does not now; degraded: works in part; dead; absent: was never started.
 State = Literal["ready", "starting", "silent", "degraded", "dead", "absent"]
@@ -125,7 +124,7 @@ def _engine(
         there=record is not None,
         lives=lives,
         answers=answers,
-        answered_once=lives and not answers and _has_started(layout, engine.name),
+        answered_once=lives and not answers and startup.has_started(layout.log(engine.name)),
         ranks=len(ranks) if tensor * stages > 1 else None,
         wanted=tensor * stages,
         stopped=[worker.title for worker in ranks if worker.pid in stopped],
@@ -165,16 +164,6 @@ def engine_state(
     if ranks is not None and ranks < wanted:
         return "degraded", f"{ranks} of {wanted} ranks have a process"
     return "ready", None
-
-
-def _has_started(layout: StateLayout, name: str) -> bool:
-    """Whether the log says that the server's API had started."""
-    try:
-        with layout.log(name).open("rb") as stream:
-            text = stream.read(LOG_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return False
-    return startup.latest_phase(text.splitlines()) == startup.PHASES[-1]
 
 
 def _card(worker: Worker, engine: EnginePlan, plan: DeploymentPlan, shown: Mapping[int, int]) -> int | None:

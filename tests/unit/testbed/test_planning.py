@@ -59,6 +59,11 @@ def test_a_port_for_a_part_that_is_not_there_names_those_that_are() -> None:
         planned("tp", router=8000)
 
 
+def test_more_cards_than_can_be_simulated_are_refused_before_anything_starts() -> None:
+    with pytest.raises(TestbedError, match="9 cards are asked for and the profile h20x8 has 8"):
+        planned("pd", sizes=Sizes(prefill=8))
+
+
 @pytest.mark.parametrize(("shape", "cards"), [("single", 1), ("tp", 2), ("pp", 2), ("pair", 2), ("pd", 2), ("hybrid", 3)])
 def test_each_shape_gets_the_cards_that_it_needs(shape: str, cards: int) -> None:
     assert planned(shape).simulated_cards == cards
@@ -158,10 +163,3 @@ def test_ranks_are_bound_to_cores_where_there_are_enough() -> None:
     assert [engine.cpu_binding for engine in planned("tp", many).engines] == ["28|30"]
     assert [engine.cpu_binding for engine in planned("hybrid", many).engines] == ["26|28", "30"]
     assert [engine.cpu_binding for engine in planned("tp", Machine(gpus(2).hardware, many.resources)).engines] == [None]
-
-
-def test_a_deployment_is_told_from_one_of_the_same_shape_in_other_sizes() -> None:
-    plan = planned("pd", sizes=Sizes(prefill=2))
-    assert planning.same(plan, resize(shapes.load("pd"), Sizes(prefill=2)))
-    assert not planning.same(plan, shapes.load("pd"))
-    assert not planning.same(planned("single"), shapes.load("tp"))

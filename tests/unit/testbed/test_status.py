@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from poise.testbed import cards, plan, records, startup, status, teardown
-from poise.testbed.deployment import ROUTER_READY_PATH, Deployment
+from poise.testbed.deployment import Deployment
+from poise.testbed.launch import ROUTER_READY_PATH
 from poise.testbed.paths import StateLayout
 from poise.testbed.plan import DeploymentPlan, EnginePlan
 from poise.testbed.records import Record, Role
