@@ -49,7 +49,7 @@ def _applied(operator: str, left: Floats, right: Floats, returns_bool: bool, kep
         holds = _COMPARISONS[operator](left, right)
     if returns_bool:
         return holds.astype(np.float64), np.ones(holds.shape, dtype=bool)
-    return np.broadcast_to(kept, holds.shape).copy(), holds
+    return kept if kept.shape == holds.shape else np.broadcast_to(kept, holds.shape).copy(), holds
 
 
 def vector_with_scalar(operator: str, vector: Vector, scalar: Floats, *, scalar_left: bool, returns_bool: bool) -> Vector:
@@ -114,9 +114,12 @@ def _refuse_several(one: Vector, many: Vector, groups: dict[Labels, list[int]], 
 
 
 def _refuse_ambiguous(labels: Sequence[Labels], present: Flags, signatures: Sequence[Labels], matching: Matching) -> None:
+    keys: Sequence[object] = list(zip(signatures, labels, strict=True)) if matching.many else signatures
+    if len(set(keys)) == len(keys):
+        return
     groups: dict[object, list[int]] = {}
-    for place, (own, signature) in enumerate(zip(labels, signatures, strict=True)):
-        groups.setdefault((signature, own) if matching.many else signature, []).append(place)
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
     for places in groups.values():
         if len(places) > 1 and (present[places].sum(axis=0) > 1).any():
             if matching.many:

@@ -89,11 +89,11 @@ def distinct(vector: Vector, together: bool = True) -> Vector:
     Raises:
         ExecutionError: two rows with the same labels are present at one step, or, with `together` false, at all.
     """
+    if len(set(vector.labels)) == len(vector.labels):
+        return vector
     places: dict[Labels, list[int]] = {}
     for row, own in enumerate(vector.labels):
         places.setdefault(own, []).append(row)
-    if len(places) == len(vector.labels):
-        return vector
     rows = []
     for own, members in places.items():
         present = vector.present[members]
