@@ -18,7 +18,7 @@ from poise.testbed.workers import visible_devices
 IN_USE_MIB = 1024
 # vLLM 0.32's default of --gpu-memory-utilization (config/cache.py).
 MEMORY_SHARE = 0.92
-SHARE_FLAG = "--gpu-memory-utilization"
+SHARE_FLAG = vllm_arguments.MEMORY_SHARE[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _shares(shape: Shape, given: Mapping[str, Sequence[int]]) -> dict[str, tuple
 
 def _said(shape: Shape, engine: EngineShape) -> float | None:
     """The share that a server's own arguments ask for."""
-    value = vllm_arguments.value_of(engine.arguments, SHARE_FLAG)
+    value = vllm_arguments.value_of(engine.arguments, *vllm_arguments.MEMORY_SHARE)
     if value is None:
         return None
     try:
