@@ -69,6 +69,7 @@ class CardFaults:
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self._applied = Wish()
+        self._begun = False
         self._owed = dict.fromkeys(LINK_ERRORS_PER_SECOND, 0.0)
         node.release()
 
@@ -81,9 +82,11 @@ class CardFaults:
         return self._applied.faults if gpu.position == self._card_of(self._applied) else ()
 
     def switch(self, wanted: Wish) -> None:
-        """Puts the cards into the wished state; a card that is in it already is left alone."""
-        if wanted == self._applied:
+        """Puts the cards into the wished state; a card that is in it already is left alone. The first time nothing is known of the
+        cards: an earlier mirror may have been killed with a fault on them."""
+        if wanted == self._applied and self._begun:
             return
+        self._begun = True
         before, was_on = self._applied.faults, self._card_of(self._applied)
         self._applied = wanted
         for gpu in self._node.gpus:

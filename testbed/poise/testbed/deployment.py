@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +78,7 @@ class Deployment:
         self.layout = layout
         self._environ = environ
         self._keeper_pipe = keeper_pipe
+        self._changing = False
 
     # ---------------------------------------------------------------- coming to be
 
@@ -129,8 +130,7 @@ class Deployment:
         if agreed.simulated_cards:
             with progress.step(STEP_CARDS) as note:
                 cards.create(self.layout, agreed.simulated_cards, wanted.cache_directory, note)
-                spawning.spawn(self.layout, "mirror", "mirror", launch.mirror_command(self.layout), self._clean(), {})
-                cards.wait_mirrored(self.layout)
+                self.start_mirror()
                 note(f"{agreed.simulated_cards} × {cards.profile(agreed.simulated_cards).product.name}")
         if agreed.exporter_port is not None:
             with progress.step(STEP_EXPORTER, f"http://{ports.LOOPBACK}:{agreed.exporter_port}/metrics") as note:
@@ -181,6 +181,35 @@ class Deployment:
 
     # ---------------------------------------------------------------- changing
 
+    @contextlib.contextmanager
+    def changing(self, purpose: str) -> Iterator[None]:
+        """Nobody else changes the deployment while the body runs, which may call all that does: what it read of the plan stays true.
+
+        Raises TestbedError when somebody else works on it.
+        """
+        if self._changing:
+            yield
+            return
+        with lock.held(self.layout.lock, purpose, timeout=LOCK_SECONDS):
+            self._changing = True
+            try:
+                yield
+            finally:
+                self._changing = False
+
+    def start_mirror(self) -> Record:
+        """Starts the mirror and returns when it shows the cards."""
+        self.layout.mirror.unlink(missing_ok=True)  # what an earlier one showed is no word of this one
+        record = spawning.spawn(self.layout, "mirror", "mirror", launch.mirror_command(self.layout), self._clean(), {})
+        cards.wait_mirrored(self.layout)
+        return record
+
+    def restart_mirror(self) -> None:
+        """Ends the mirror, if it lives, and starts it anew."""
+        with self.changing("restarting the mirror"):
+            teardown.end_processes(self.layout, ["mirror"])
+            self.start_mirror()
+
     def start_exporter(self) -> Record:
         """Starts `poise exporter` on what this deployment has: the real cards, or the simulated ones."""
         current = self.plan
@@ -199,7 +228,7 @@ class Deployment:
 
     def restart_exporter(self) -> None:
         """Ends the exporter and starts it anew, under the same port."""
-        with lock.held(self.layout.lock, "restarting the exporter", timeout=LOCK_SECONDS):
+        with self.changing("restarting the exporter"):
             teardown.end_processes(self.layout, ["exporter"])
             self.start_exporter()
 
@@ -208,7 +237,7 @@ class Deployment:
 
         Without `through_router` it is not waited for a request that goes through the router: it would not be answered.
         """
-        with lock.held(self.layout.lock, f"restarting {changed.name}", timeout=LOCK_SECONDS):
+        with self.changing(f"restarting {changed.name}"):
             current = self.plan
             engines = tuple(changed if engine.name == changed.name else engine for engine in current.engines)
             plan.write(self.layout.plan, replace(current, engines=engines, fault=fault))
@@ -220,12 +249,12 @@ class Deployment:
 
     def kill(self, name: str) -> None:
         """Kills a part with all that it started; `record` still knows it. Raises TestbedError when it cannot be killed."""
-        with lock.held(self.layout.lock, f"killing {name}", timeout=LOCK_SECONDS):
+        with self.changing(f"killing {name}"):
             teardown.kill(self.layout, name)
 
     def end(self, names: Sequence[str]) -> None:
         """Ends further processes that `spawn` started, with all that they started, and forgets them."""
-        with lock.held(self.layout.lock, f"ending {', '.join(names)}", timeout=LOCK_SECONDS):
+        with self.changing(f"ending {', '.join(names)}"):
             teardown.end_processes(self.layout, names)
 
     def start_router(self, progress: Progress) -> Record:
@@ -243,7 +272,7 @@ class Deployment:
 
     def note_fault(self, fault: str | None) -> None:
         """Notes in the plan which fault is in force."""
-        with lock.held(self.layout.lock, "noting a fault", timeout=LOCK_SECONDS):
+        with self.changing("noting a fault"):
             plan.write(self.layout.plan, replace(self.plan, fault=fault))
 
     def spawn(self, name: str, role: records.Role, command: list[str], facts: Mapping[str, str] | None = None) -> Record:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from poise.testbed import cards, workers
+from poise.testbed import card_faults, cards, workers
 from poise.testbed.deployment import Deployment
 from poise.testbed.faults.fault import Fault, Needs, Raises, Sign, Target
 from poise.testbed.plan import EnginePlan
 
 ONE_CARD = Needs(simulated_cards=True)
 LINKED_CARDS = Needs(ranks=2, simulated_cards=True)
+# Faults with an XID: as the plan notes them, and as the mirror calls what it shows.
+NEED_REBOOT = frozenset({"card-lost", "xid-79", "ecc", card_faults.CARD_LOST, card_faults.ECC})
 
 
 def last_card(engine: EnginePlan, cards_there: int) -> int | None:
@@ -18,9 +20,12 @@ def last_card(engine: EnginePlan, cards_there: int) -> int | None:
 
 
 def rebooted(deployment: Deployment) -> list[str]:
-    """A card that fell off the bus comes back with a reboot, and with it every exporter forgets the XID."""
-    if deployment.plan.exporter_port is None:
+    """A card that fell off the bus comes back with a reboot, and with it every exporter forgets the XID. Where no such fault is
+    noted or shown nothing is done."""
+    current, shown = deployment.plan, cards.wanted_faults(deployment.layout).faults
+    if current.exporter_port is None or not NEED_REBOOT & {current.fault, *shown}:
         return []
+    cards.want_faults(deployment.layout, [])  # first: an exporter that finds the card as it was remembers it again
     deployment.restart_exporter()
     return ["exporter"]
 

@@ -88,7 +88,8 @@ def nothing(deployment: Deployment) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`apply` returns when the fault is in force; a crash within it is undone like the whole. `undo` runs before the common
-    undoing (doing.py), twice is as good as once, and returns the names of parts that it restarted. `restarts`: `apply` ends a server
+    undoing (doing.py) whichever fault is noted, so it goes by what is there, leaves alone what is healthy, and returns the names of parts
+    that it restarted. `restarts`: `apply` ends a server
     and starts it anew, so that load waits meanwhile. `brings_load`: its own clients are the fault, others would hide it.
     """
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.testbed import processes
+from poise.testbed import processes, records
 from poise.testbed.deployment import Deployment
 from poise.testbed.processes import ProcessIdentity
 
@@ -41,10 +41,13 @@ def stop(deployment: Deployment, engine: str) -> int:
 
 
 def resume(deployment: Deployment) -> None:
-    """Sets going whatever of the deployment's engines is stopped; on running processes it does nothing."""
-    for engine in deployment.plan.engines:
-        for identity in computing(deployment, engine.name):
-            processes.send(identity, signal.SIGCONT)
+    """Sets going whatever of the deployment is stopped, whatever it is; on running processes it does nothing."""
+    stats = processes.all_stats()
+    for record in records.read_all(deployment.layout.records):
+        if record.lives:
+            below = [ProcessIdentity(stat.pid, stat.start_ticks) for stat in processes.descendants(record.pid, stats)]
+            for identity in (record.identity, *below):
+                processes.send(identity, signal.SIGCONT)
 
 
 def command(deployment: Deployment, engine: str, share: float) -> list[str]:

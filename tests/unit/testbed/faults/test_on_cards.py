@@ -96,9 +96,10 @@ class Scene:
             if record.role == "fault":
                 records.remove(self.world.layout.records, record.name)
                 self.world.proc.remove(record.pid)
+        restarted = fault.undo(cast(Deployment, self.deployment))
         cards.want_faults(self.world.layout, [])
         self.runner = Runner()  # checks look back a minute; that they forget what is older is not this test's business
-        if fault.undo(cast(Deployment, self.deployment)):
+        if restarted:
             self.bench.close()
             self.bench = new_bench(self.bench.node, self.library, self.bench.now)
 
