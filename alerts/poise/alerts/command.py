@@ -18,7 +18,7 @@ from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
 from poise.alerts.kubernetes import prometheus_rule
 from poise.alerts.rule_set import alert_names, unknown_alert
-from poise.alerts.rules import RuleError, RuleFile, load, render
+from poise.alerts.rules import RuleError, RuleFile, load, parse_rules, read_text, render
 from poise.alerts.scale import HEADER, rebase, scale_file, without
 from poise.alerts.thresholds import ThresholdError
 
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
     ours = not paths
     paths = paths or shipped.rule_files()
-    files, problems = _load(paths)
+    texts, files, problems = _load(paths)
     beside = () if ours else _shipped_files()
     problems += check_files(files, beside=beside, allow_other_series=allow_other_series)
     if ours:
@@ -110,12 +110,16 @@ def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
         problems += [Problem("thresholds", message) for message in thresholds.disagreements(files)]
     for problem in problems:
         print(problem)
-    opinion = promtool.check_rules(paths)
+    try:
+        opinion = promtool.check_rules(texts)
+    except OSError as error:
+        raise CommandError(f"cannot ask promtool: {error}") from None
     if opinion is not None and not opinion.accepted:
-        print(f"promtool refuses them:\n{opinion.text.strip()}")
+        print(f"promtool says:\n{opinion.text.strip()}")
     rules = sum(len(file.rules) for file in files)
     alerts = len({rule.name for file in files for rule in file.alerts})
-    second = {None: "promtool is not installed and was not asked", True: "promtool agrees", False: "promtool refuses them"}
+    unasked = "promtool is not installed and was not asked" if texts else "promtool was not asked"
+    second = {None: unasked, True: "promtool accepts the syntax", False: "promtool refuses it"}
     print(
         f"{counted(len(paths), 'file')}, {counted(rules, 'rule')}, {counted(alerts, 'alert')}: {counted(len(problems), 'problem')}; "
         f"{second[None if opinion is None else opinion.accepted]}"
@@ -123,17 +127,21 @@ def _check(paths: Sequence[Path], allow_other_series: bool) -> int:
     return PROBLEMS if problems or (opinion is not None and not opinion.accepted) else FINE
 
 
-def _load(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
-    """The files that parse, and a problem for each that does not."""
-    files, problems = [], []
+def _load(paths: Sequence[Path]) -> tuple[list[tuple[Path, str]], list[RuleFile], list[Problem]]:
+    """The texts that could be read, the files that parse, and a problem for each that does not."""
+    texts: list[tuple[Path, str]] = []
+    files: list[RuleFile] = []
+    problems: list[Problem] = []
     for path in paths:
         try:
-            files.append(load(path))
+            text = read_text(path)
+            texts.append((path, text))
+            files.append(parse_rules(text, str(path)))
         except RuleError as error:
             problems.append(Problem(error.place, error.message))
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from None
-    return files, problems
+    return texts, files, problems
 
 
 def _shipped_files() -> list[RuleFile]:

@@ -14,6 +14,9 @@ from poise.alerts.scale import rebase, scale_file, without
 from poise.alerts.settings import AlertSettings
 from poise.exporter.settings import nearest
 
+#: So many names of alerts are listed where none is near; more are a flood.
+_MOST_LISTED = 12
+
 
 def rule_files(settings: AlertSettings, page: str) -> tuple[RuleFile, ...]:
     """The files; `page` is the dashboard's address for links.
@@ -41,7 +44,12 @@ def unknown_alert(wanted: Iterable[str], known: Sequence[str]) -> str:
     if name is None:
         return ""
     near = nearest(name, known) if known else "there are none"
-    return f"{name}: there is no such alert; {near}" + (" `poise alerts rules` lists ours" if near.startswith("did") else "")
+    ours = "`poise alerts rules` lists ours"
+    if near.startswith("did"):
+        near = f"{near} {ours}"
+    elif len(known) > _MOST_LISTED:
+        near = ours
+    return f"{name}: there is no such alert; {near}"
 
 
 def _own(path: str) -> RuleFile:

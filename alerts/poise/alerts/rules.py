@@ -97,15 +97,19 @@ class RuleFile:
 
 
 def load(path: Path) -> RuleFile:
-    """Read a rule file; never waits, as a pipe would let us. Raises OSError when it cannot be read and RuleError when Prometheus would refuse it."""
+    """Read a rule file. Raises as `read_text`, and RuleError when Prometheus would refuse what it holds."""
+    return parse_rules(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a rule file; never waits, as a pipe would let us. Raises OSError when it cannot be read and RuleError when it holds no text."""
     try:
-        text = ordinary(path, LARGEST_FILE).decode("utf-8")
+        return ordinary(path, LARGEST_FILE).decode("utf-8")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RuleError(f"{path}:{line}", f"no UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise RuleError(str(path), str(error)) from None
-    return parse_rules(text, str(path))
 
 
 def parse_rules(text: str, name: str = "rules") -> RuleFile:

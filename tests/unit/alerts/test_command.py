@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from poise.alerts import command, promtool, shipped
 from poise.alerts.promtool import Opinion
-from poise.alerts.rules import load
+from poise.alerts.rules import LARGEST_FILE, load
+
+from tests.needs import needs
 
 
 def run(*words: str | Path) -> int:
@@ -65,7 +67,58 @@ def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path, capsys: pyt
 def test_promtool_has_the_last_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(promtool, "check_rules", lambda files: Opinion(False, "bad\n"))
     assert run("check") == 1
-    assert "promtool refuses them:\nbad\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "promtool says:\nbad\n" in said
+    assert said.count("promtool refuses") == 1
+
+
+def test_promtool_is_told_texts_and_speaks_of_our_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs("promtool")
+    broken, fine = tmp_path / "broken file.yml", tmp_path / "fine.yml"
+    broken.write_text("groups: [{name: g, rules: [{alert: A, expr: 'up =='}]}]")
+    fine.write_text("groups: [{name: g, rules: [{record: 'a:b:c', expr: up}]}]")
+    assert run("check", broken, fine) == 1
+    said = capsys.readouterr().out
+    assert f"Checking {broken}\n" in said
+    assert "poise-promtool" not in said
+    assert run("check", "--allow-other-series", fine) == 0
+    assert capsys.readouterr().out.endswith(": 0 problems; promtool accepts the syntax\n")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large", "binary"])
+def test_promtool_never_opens_what_we_could_not_read(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program in its place notes what it was given: the paths that it got may hold nothing but what we read."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "promtool"
+    program.write_text(f'#!/bin/sh\nfor word; do [ -f "$word" ] && cat "$word"; done > {tmp_path}/asked\n')
+    program.chmod(0o755)
+    odd, fine = tmp_path / "odd.yml", tmp_path / "fine.yml"
+    fine.write_text("groups: [{name: g, rules: [{record: 'a:b:c', expr: up}]}]")
+    if kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    elif kind == "folder":
+        odd.mkdir()
+    elif kind == "large":
+        with odd.open("wb") as file:
+            file.truncate(LARGEST_FILE + 1)
+    else:
+        odd.write_bytes(b"\xff\xfe\x00")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        assert run("check", "--allow-other-series", odd, fine) in (1, 2)
+        if (tmp_path / "asked").exists():
+            assert (tmp_path / "asked").read_text() == fine.read_text()
+            (tmp_path / "asked").unlink()
+        assert run("check", odd) in (1, 2)
+        assert not (tmp_path / "asked").exists()
+    assert str(odd) in "".join(capsys.readouterr())
+
+
+def test_an_unknown_alert_among_many_is_no_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rules", "--without", "xyzzy") == 2
+    assert capsys.readouterr().err == "poise: --without xyzzy: there is no such alert; `poise alerts rules` lists ours\n"
 
 
 def test_the_list_names_every_alert_with_severity_and_wait(capsys: pytest.CaptureFixture[str]) -> None:
