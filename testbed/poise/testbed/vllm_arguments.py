@@ -46,18 +46,18 @@ _WHOLE = ("--ssl-keyfile",)
 
 # Words for a secret as keys of JSON, of dotted flags and of headers. Tokens of text are counted and named everywhere (eos_token,
 # num_speculative_tokens), so that "token" alone, or behind a word of those who give access.
-_SECRET_WORD = (
+_ACCESS_WORD = (
     r"(?:(?:\w*[_-])?(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|secret\w*|passw(?:or)?d|passphrase|credentials?|authorization)"
     r"|(?:(?:\w*[_-])?(?:api|auth|access|bearer|hf|refresh|security|session)[_-]?)?token)"
 )
-_SECRET_KEY = re.compile(_SECRET_WORD, re.IGNORECASE)
+_SECRET_KEY = re.compile(_ACCESS_WORD, re.IGNORECASE)
 # What secrets look like: of OpenAI and its like, Hugging Face, GitHub, Slack, AWS; JSON web tokens; headers; keys in PEM; a password in a URL.
 _SECRET_VALUE = re.compile(
     r"\bsk-[A-Za-z0-9_-]{8,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_\w{16,}|\bgithub_pat_\w+|\bxox[abeprs]-[\w-]+|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\."
     r"|\bbearer\s+\S|\bbasic\s+[A-Za-z0-9+/]{8,}"
     r"|-----BEGIN |://[^/\s@\"']+@"
-    rf"|(?<![\w-]){_SECRET_WORD}[\"']?\s*[:=]\s*[\"']?(?!(?:true|false|null|none)\b)[^\s\"'{{}}\[\],:=]",
+    rf"|(?<![\w-]){_ACCESS_WORD}[\"']?\s*[:=]\s*[\"']?(?!(?:true|false|null|none)\b)[^\s\"'{{}}\[\],:=]",
     re.IGNORECASE,
 )
 
