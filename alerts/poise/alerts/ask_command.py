@@ -33,7 +33,7 @@ DEFAULT_URL = "http://127.0.0.1:9748"
 COULD_NOT = 2
 ACTIONS = ("status", "explain")
 #: How the evaluator's word begins for a rule whose series are not there (evaluation/inputs.py); else its history is short.
-_NO_INPUT = "input missing"
+_NO_INPUT, _WINDOW = "input missing", "window too short"
 #: Alerts that are shown of one rule.
 _MOST_ALERTS = 10
 
@@ -130,11 +130,13 @@ def status_lines(rules: Sequence[TellsRule], now: float, known: Standing | None 
     yield from (f"  fails    {_title(rule)}: {rule.error}" for rule in rules if rule.error)
     quiet = [rule for rule in rules if rule.lacks and not rule.alerts]
     without = [rule for rule in quiet if rule.lacks.startswith(_NO_INPUT)]
-    short = [rule for rule in quiet if not rule.lacks.startswith(_NO_INPUT)]
+    window = [rule for rule in quiet if rule.lacks.startswith(_WINDOW)]
+    short = [rule for rule in quiet if not rule.lacks.startswith((_NO_INPUT, _WINDOW))]
+    yield from (f"  window   {_title(rule)}: {_lack(rule)}" for rule in window)
     if everything:
         yield from (f"  no input {_title(rule)}: {_lack(rule)}" for rule in without)
         yield from (f"  short    {_title(rule)}: {_lack(rule)}" for rule in short)
-    elif quiet:
+    elif without or short:
         words = [f"{counted(len(without), 'rule')} {'has' if len(without) == 1 else 'have'} no input here"] if without else []
         words += [f"{len(short)} {'looks' if len(short) == 1 else 'look'} further back than the history"] if short else []
         yield f"{', '.join(words)}: --all lists them"
@@ -154,6 +156,8 @@ def _lack(rule: TellsRule) -> str:
     rest = rule.lacks.partition(": ")[2]
     if rule.lacks.startswith(_NO_INPUT):
         return f"no such series here: {rest.removeprefix('no series ')}"
+    if rule.lacks.startswith(_WINDOW):
+        return f"a window too short to say anything: {rest}"
     return f"the history reaches {rest}; it is evaluated all the same"
 
 

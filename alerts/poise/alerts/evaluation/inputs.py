@@ -1,4 +1,4 @@
-"""What a rule needs to be able to say anything: series that exist, and history that reaches far enough back.
+"""What a rule needs to be able to say anything: series that exist, windows that hold samples, and history that reaches far enough back.
 
 A rule that is quiet because its input is missing is no healthy rule. Missing is judged by the names of series alone: that no engine of role decode is
 there is an answer, that no series of this name is there is none. Pure over syntax trees; the store is asked through functions.
@@ -6,7 +6,7 @@ there is an answer, that no series of this name is there is none. Pure over synt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,9 +17,16 @@ LOOKBACK = 300_000
 #: These say something about a series that is not there.
 _ABSENCE = frozenset({"absent", "absent_over_time"})
 
+#: These take two samples or say nothing.
+_OF_TWO = frozenset({"rate", "irate", "increase", "delta"})
+#: Windows that are longer hold two samples of whatever is scraped once a minute; shorter ones are looked at (milliseconds).
+_SHORT = 150_000
+
 Recordings = Mapping[str, Node]
 #: Whether a selector's name has a sample within so many milliseconds before now.
 Present = Callable[[str, int], bool]
+#: How far apart the samples of a selector come now (milliseconds), None where that is not known.
+Apart = Callable[[Selector], int | None]
 
 
 class Readiness(StrEnum):
@@ -28,11 +35,13 @@ class Readiness(StrEnum):
     READY = "ready"
     INPUT_MISSING = "input_missing"
     INSUFFICIENT_HISTORY = "insufficient_history"
+    WINDOW_TOO_SHORT = "window_too_short"
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a rule lacks: names of series, and milliseconds of history (`reaches` back over `there`)."""
+    """What a rule lacks: names of series, milliseconds of history (`reaches` back over `there`), or the `missing` in a window of `reaches`
+    milliseconds whose samples come only every `there`."""
 
     readiness: Readiness
     missing: tuple[str, ...] = ()
@@ -47,15 +56,19 @@ class Needs:
                 return f"input missing: no series {', '.join(self.missing)}"
             case Readiness.INSUFFICIENT_HISTORY:
                 return f"insufficient history: {_words(self.there)} of {_words(self.reaches)}"
+            case Readiness.WINDOW_TOO_SHORT:
+                return f"window too short: {_words(self.reaches)} over {self.missing[0]}, whose samples come every {_words(self.there)}"
         return ""
 
 
-def needs(node: Node, recordings: Recordings, present: Present, there: int) -> Needs:
+def needs(node: Node, recordings: Recordings, present: Present, there: int, apart: Apart = lambda _: None) -> Needs:
     """What the rule of this expression lacks. `recordings` are the expressions of recorded names: what they need, the rule needs; `there` is how
     many milliseconds of history the store has."""
     missing = tuple(dict.fromkeys(_missing(node, recordings, present, 0, frozenset())))
     if missing:
         return Needs(Readiness.INPUT_MISSING, missing)
+    for window, name, distance in _too_short(node, apart):
+        return Needs(Readiness.WINDOW_TOO_SHORT, (name,), window, distance)
     reaches = reach(node, recordings)
     if reaches > there:
         return Needs(Readiness.INSUFFICIENT_HISTORY, (), reaches, there)
@@ -103,9 +116,20 @@ def _missing(node: Node, recordings: Recordings, present: Present, back: int, se
     return [name for child in children(node) for name in _missing(child, recordings, present, back, seen)]
 
 
+def _too_short(node: Node, apart: Apart) -> Iterator[tuple[int, str, int]]:
+    """The windows that mostly hold too few samples: how long each is, over what, and how far apart its samples come."""
+    match node:
+        case Call(arguments=(Range() as range_, *_)) if range_.window < _SHORT and node.function not in _ABSENCE:
+            distance = apart(range_.selector)
+            if distance is not None and range_.window < distance * (2 if node.function in _OF_TWO else 1):
+                yield range_.window, range_.selector.name or range_.selector.text, distance
+    for child in children(node):
+        yield from _too_short(child, apart)
+
+
 def _words(milliseconds: int) -> str:
     seconds = milliseconds / 1000
     for width, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= width:
             return f"{seconds / width:.3g} {unit}"
-    return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s"

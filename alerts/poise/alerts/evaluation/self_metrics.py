@@ -34,7 +34,7 @@ class EvaluatorCollector(Collector):
             "poise_evaluator_group_last_evaluation_timestamp_seconds", "Time of a group's last evaluation", labels=["group"]
         )
         alerts = dict.fromkeys(("pending", "firing"), 0)
-        lacking = dict.fromkeys((Readiness.INPUT_MISSING, Readiness.INSUFFICIENT_HISTORY), 0)
+        lacking = dict.fromkeys((one for one in Readiness if one is not Readiness.READY), 0)
         failing = 0
         for group in self._evaluator.view():
             last.add_metric([group.group.name], group.seconds)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from poise.alerts.evaluation.active import Alert, State
 from poise.alerts.evaluation.group_run import GroupRun, Health
 from poise.alerts.evaluation.inputs import LOOKBACK, Needs, Readiness, needs
 from poise.alerts.evaluation.prepared import PreparedGroup, PreparedRule
-from poise.history.promql.nodes import Node
+from poise.history.promql.errors import Unavailable
+from poise.history.promql.nodes import Matcher, Node, Selector
+from poise.history.promql.series import StoredSeries
 
 #: Ranges longer than the lookback are looked for in the hour that the store has in memory (milliseconds).
 _LONGEST_LOOK = 3_600_000
+#: Of a selector so many series tell how far apart samples come: those of the first targets.
+_SERIES_LOOKED_AT = 20
 
 
 class Inputs(Protocol):
@@ -22,6 +27,8 @@ class Inputs(Protocol):
     def names_since(self, at: float) -> frozenset[str]: ...
 
     def oldest(self) -> float | None: ...
+
+    def select(self, matchers: Sequence[Matcher], start: int, end: int) -> Sequence[StoredSeries]: ...  # start, end: milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +74,12 @@ def needs_of(rules: Iterable[PreparedRule], store: Inputs, now: int) -> dict[str
     def present(name: str, back: int) -> bool:
         return name in (recent if back <= LOOKBACK else hour)
 
-    return {rule.key: Needs(Readiness.READY) if rule.node is None else needs(rule.node, recordings, present, there) for rule in rules}
+    def apart(selector: Selector) -> int | None:
+        try:
+            found = [one.times for one in store.select(selector.matchers, now - LOOKBACK, now)[:_SERIES_LOOKED_AT] if len(one.times) > 2]
+        except Unavailable:
+            return None
+        return min((round(float(np.median(np.diff(times)))) for times in found), default=None)
+
+    ready = Needs(Readiness.READY)
+    return {rule.key: ready if rule.node is None else needs(rule.node, recordings, present, there, apart) for rule in rules}

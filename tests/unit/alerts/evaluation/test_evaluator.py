@@ -226,6 +226,17 @@ def test_a_rule_without_input_and_one_without_history_are_not_ok(world: World) -
     assert found == [Readiness.INPUT_MISSING, Readiness.INSUFFICIENT_HISTORY, Readiness.READY]
 
 
+def test_a_rule_whose_window_was_scaled_below_two_scrapes_is_told(world: World) -> None:
+    world.text = (
+        "groups: [{name: g, interval: 15s, rules: [{alert: Short, expr: 'rate(load[9s]) > 1'}, {alert: Fine, expr: 'rate(load[10s]) > 1'}]}]"
+    )
+    world.evaluator.reload()
+    world.run(90, 0.5)
+    short, fine = (rule.needs for group in world.evaluator.view() for rule in group.rules)
+    assert short.sentence == "window too short: 9 s over load, whose samples come every 5 s"
+    assert fine.readiness is Readiness.READY
+
+
 def test_two_processes_are_told_apart(world: World) -> None:
     with pytest.raises(StoreError, match="in use by process"):
         Memory(world.folder / "alerts.sqlite")

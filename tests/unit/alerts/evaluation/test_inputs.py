@@ -69,6 +69,24 @@ def test_too_little_history_is_said_with_what_there_is() -> None:
     assert needs(compile_query("rate(a[6h]) > 1"), {}, lambda *_: True, 360 * MINUTE).readiness is Readiness.READY
 
 
+@pytest.mark.parametrize(
+    ("query", "apart", "said"),
+    [
+        ("rate(a[3s]) > 0", 5_000, "window too short: 3 s over a, whose samples come every 5 s"),
+        ("rate(a[9s]) > 0 and b", 5_000, "window too short: 9 s over a, whose samples come every 5 s"),
+        ("rate(a[10s]) > 0", 5_000, ""),
+        ("sum by (x) (max_over_time(a[0s500ms]))", 1_000, "window too short: 0.5 s over a, whose samples come every 1 s"),
+        ("max_over_time(a[6s])", 5_000, ""),
+        ("absent_over_time(a[3s])", 5_000, ""),
+        ("rate(a[3s])", None, ""),
+        ("rate(a[5m])", 600_000, ""),
+        ("max_over_time(rate(a[1m])[10s:1s])", 60_000, "window too short: 1 min over a, whose samples come every 1 min"),
+    ],
+)
+def test_a_window_that_holds_too_few_samples_is_said(query: str, apart: int | None, said: str) -> None:
+    assert needs(compile_query(query), {}, lambda *_: True, 10 * 86_400_000, lambda _: apart).sentence == said
+
+
 def test_a_range_looks_for_its_series_as_far_as_it_reaches() -> None:
     asked = []
 
