@@ -14,7 +14,7 @@ from pathlib import Path
 from poise.history.promql.labels import Labels
 from poise.history.store.chunks import Chunk, DamagedChunk, decode_chunk, encode_chunk
 from poise.history.store.reader import Reader
-from poise.history.store.sqlite_file import SqliteFile
+from poise.history.store.sqlite_file import SqliteFile, WriteFailed
 from poise.history.store.tables import ChunkRow, SeriesRow, StoreModel, TickRow
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -23,10 +23,14 @@ from sqlalchemy.exc import IntegrityError
 _WAY_OUT = "choose another place with --history PATH"
 #: Series that one statement names; SQLite takes 32,766 parameters.
 _BATCH = 500
+#: The largest number of a series, because ticks have 32 bits for each (chunks.py).
+LARGEST_NUMBER = 2**32 - 1
 
 _series, _chunk, _tick = (StoreModel.metadata.tables[str(model.__tablename__)] for model in (SeriesRow, ChunkRow, TickRow))
 #: Made once: each rule that gives something writes a tick, and making the statement takes as long as carrying it out.
 _ADD_TICK = insert(_tick)
+_ADD_SERIES = insert(_series)
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Database:
@@ -42,6 +46,7 @@ class Database:
         self._file = SqliteFile(path, MIGRATIONS, _WAY_OUT)
         self._engine = self._file.engine
         self.reader = Reader(self._engine)
+        self._next_number = 1
 
     def close(self) -> None:
         """Gives the file free."""
@@ -50,6 +55,13 @@ class Database:
     def set_aside(self) -> None:
         """A new, empty file after a failure that says `lost`. Raises StoreError."""
         self._file.set_aside()
+        # Else they go on where they were: a query that is on its way may still ask for series of the old file by their numbers.
+        if self._next_number > LARGEST_NUMBER // 2:
+            self._next_number = 1
+
+    def number_after(self, used: int) -> None:
+        """New series get numbers after this one, and after all that the file's tables name. Raises ReadFailed."""
+        self._next_number = max(self._next_number, used + 1, self.reader.highest_number(LARGEST_NUMBER) + 1)
 
     # ----------------------------------------------------------------------------------------------------------- writing
     @contextlib.contextmanager
@@ -60,22 +72,32 @@ class Database:
             WriteFailed: the disk does not take it; nothing of the transaction stays.
         """
         with self._file.writing() as connection:
-            yield Writer(connection)
+            writer = Writer(connection, self._next_number)
+            yield writer
+        self._next_number = writer.next_number  # only now: what did not come to disk has used none
 
 
 class Writer:
-    """What can be written within one transaction."""
+    """What can be written within one transaction. `next_number`: that of the next series."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, next_number: int) -> None:
         self._connection = connection
+        self.next_number = next_number
 
     def add_series(self, new: Iterable[Labels]) -> dict[Labels, int]:
-        """Numbers for series that the file does not know yet."""
-        numbers = {}
-        for own in new:
-            result = self._connection.execute(insert(_series).values(labels=json.dumps(dict(own), ensure_ascii=False)))
-            assert result.inserted_primary_key is not None  # an insert of one row always has one
-            numbers[own] = int(result.inserted_primary_key[0])
+        """Numbers for series that the file does not know yet, written by one statement: SQLite is asked for none.
+
+        Raises:
+            WriteFailed: there are no numbers left in this file.
+        """
+        numbers = {own: number for number, own in enumerate(new, self.next_number)}
+        if not numbers:
+            return numbers
+        following = self.next_number + len(numbers)
+        if following > LARGEST_NUMBER + 1:
+            raise WriteFailed("the file has no numbers left for new series", lost=True)
+        self._connection.execute(_ADD_SERIES, [{"id": number, "labels": _as_json(dict(own))} for own, number in numbers.items()])
+        self.next_number = following
         return numbers
 
     def add_tick(self, at: int, data: bytes) -> None:

@@ -62,14 +62,17 @@ class Record:
 
 def label_bytes(own: Labels) -> int:
     """Bytes that labels take as text."""
-    return sum(len(name) + len(value.encode("utf-8", "surrogatepass")) + _AROUND for name, value in own)
+    together = "".join([text for pair in own for text in pair])
+    return (len(together) if together.isascii() else len(together.encode("utf-8", "surrogatepass"))) + _AROUND * len(own)
 
 
 class Head:
-    """The records by name. From `floor` (milliseconds) on every sample that was ever taken in is here."""
+    """The records by name. From `floor` (milliseconds) on every sample that was ever taken in is here. `highest` is the highest number that a tick
+    names, be there such a series or not."""
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
+        self.highest = 0
         self._records: dict[Labels, Record] = {}
         self._by_name: dict[str, dict[Labels, Record]] = {}
         self._fitting: dict[str, dict[tuple[Matcher, ...], list[Record]]] = {}  # by name: what selectors found since its series changed
@@ -84,11 +87,11 @@ class Head:
         """The record of a label set."""
         return self._records.get(own)
 
-    def add(self, own: Labels, number: int | None = None) -> Record:
-        """The record of a label set, made when it is new."""
+    def add(self, own: Labels, number: int | None = None, size: int | None = None) -> Record:
+        """The record of a label set, made when it is new. `size`: `label_bytes` where they are known already."""
         record = self._records.get(own)
         if record is None:
-            record = self._records[own] = Record(own, number, label_bytes(own))
+            record = self._records[own] = Record(own, number, label_bytes(own) if size is None else size)
             name = get(own, NAME)
             self._by_name.setdefault(name, {})[own] = record
             self._fitting.pop(name, None)
@@ -157,6 +160,7 @@ class Head:
         if not ticks:
             return
         identifiers = np.concatenate([tick[1] for tick in ticks])
+        self.highest = max(self.highest, int(identifiers.max(initial=0)))
         times = np.repeat(np.array([tick[0] for tick in ticks], dtype=np.int64), [len(tick[1]) for tick in ticks])
         values = np.concatenate([tick[2] for tick in ticks])
         order = np.lexsort((times, identifiers))

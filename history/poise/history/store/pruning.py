@@ -1,9 +1,10 @@
-"""What goes from a store's file when it is too old or too much. Knows file and head; that store.py's lock is held, and who reads, is not its matter."""
+"""What goes from a store's file when it is too old or too much. Knows file and head, which it only reads: what goes from there store.py takes out,
+under the lock that readers need."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poise.history.store.chunks import HOUR
@@ -38,10 +39,18 @@ class Retention:
 
 
 class Pruning:
-    """The keeping of one file to its limits. Clocks in seconds."""
+    """The keeping of one file to its limits. Clocks in seconds. `forget` takes series that the file has no more out of the head."""
 
-    def __init__(self, database: Database, retention: Retention, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        retention: Retention,
+        wall: Callable[[], float],
+        monotonic: Callable[[], float],
+        forget: Callable[[Sequence[Record]], None],
+    ) -> None:
         self._database = database
+        self._forget_in_head = forget
         self._retention = retention
         self._wall = wall
         self._monotonic = monotonic
@@ -84,7 +93,7 @@ class Pruning:
                     break
         with self._database.writing() as writer:
             living = writer.series_in_chunks()
-            self._forget(head, [record for record in _dead(head) if record.number not in living])
+            self._forget([record for record in _dead(head) if record.number not in living])
             writer.give_back_space()
         self._left = self._database.reader.used_bytes()
 
@@ -113,12 +122,12 @@ class Pruning:
             bytes_left -= record.size
             left -= 1
         logger.warning("%s: %d series that lived shortest are forgotten, because labels take too much room", self._database.path, len(gone))
-        self._forget(head, gone)
+        self._forget(gone)
 
-    def _forget(self, head: Head, gone: list[Record]) -> None:
+    def _forget(self, gone: list[Record]) -> None:
         with self._database.writing() as writer:
             writer.forget_series([record.number for record in gone if record.number is not None])
-        head.remove(gone)
+        self._forget_in_head(gone)
 
 
 def _dead(head: Head) -> list[Record]:

@@ -60,6 +60,12 @@ class Reader:
             logger.warning("the labels of %d of %d series are damaged; these are left out", len(rows) - len(found), len(rows))
         return found
 
+    def highest_number(self, most: int) -> int:
+        """The highest number up to `most` that a row of a series or a chunk has, be its labels damaged or gone; 0 without any."""
+        with reading(self._engine) as connection:
+            found = [connection.execute(select(func.max(one)).where(one <= most)).scalar() for one in (_series.c.id, _chunk.c.series)]
+        return max((number for number in found if isinstance(number, int)), default=0)
+
     def ticks(self) -> list[tuple[int, bytes]]:
         """All ticks (milliseconds, data), as they came."""
         with reading(self._engine) as connection:

@@ -36,11 +36,12 @@ class Shares:
 
     def admits(self, target: str, size: int, targets: int) -> bool:
         """Whether a target, one of so many, may have one more living series, whose labels take `size` bytes."""
-        wanted = (self._series[target] + 1, self._bytes[target] + size)
-        together = (self._total[0] + 1, self._total[1] + size)
-        fair = all(own <= most // max(targets, 1) for own, most in zip(wanted, self._most, strict=True))
-        free = all(total <= most for total, most in zip(together, self._most, strict=True))
-        return fair or (free and all(own <= most // _LARGEST for own, most in zip(wanted, self._most, strict=True)))
+        most_series, most_bytes = self._most
+        series, label_bytes = self._series[target] + 1, self._bytes[target] + size
+        if series <= most_series // max(targets, 1) and label_bytes <= most_bytes // max(targets, 1):
+            return True
+        free = self._total[0] < most_series and self._total[1] + size <= most_bytes
+        return free and series <= most_series // _LARGEST and label_bytes <= most_bytes // _LARGEST
 
     def claim(self, record: Record, target: str) -> None:
         """A target brings a sample of a series, which counts as its own from now on."""

@@ -5,7 +5,10 @@
 
 The disk may fail at any time: observation goes on in memory, the failure is told, and writing is tried again with every scrape. The clock may
 be set back: samples whose times then lie ahead go to a shelf, from where they come back when it turns out that the clock was wrong in between.
-Safe from several threads.
+
+Safe from several threads, by two locks. Who writes holds `_writing` from the first sample to the commit, so that the file has everything in the order
+in which memory has it. `_lock` is for memory alone: it is held while something there changes or is copied, never while the disk is asked, so that
+no reader waits for one. Who holds `_lock` does not take `_writing`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from poise.history.promql.errors import Unavailable
@@ -41,6 +45,11 @@ _SETTLE = 60_000
 _LONGEST_IN_MEMORY = 3 * HOUR
 #: Seconds between two new files: a disk that spoils everything must not be filled with spoilt files.
 _ANEW_EVERY = 60.0
+#: Series that no page had before and that one scrape may bring; the rest comes with the next ones. A node of 8 cards and 4 engines has under 4,000
+#: (text_format.py) and is whole at once; so many take 0.15 s, for which scrapes of other targets wait.
+MOST_NEW_SERIES = 5_000
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class StoreStatus:
     oldest: float | None
     newest: float | None
     dropped_series: int
+    postponed_series: int = 0
 
 
 class Store:
@@ -69,6 +79,7 @@ class Store:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         most_series: int = MOST_SERIES,
+        most_new_series: int = MOST_NEW_SERIES,
     ) -> None:
         """Opens the file and brings the newest samples back to memory.
 
@@ -79,13 +90,16 @@ class Store:
         self._wall = wall
         self._monotonic = monotonic
         self._shares = Shares(most_series, label_bytes_for(kept.bytes))
+        self._most_new_series = most_new_series
         self._full: set[str] = set()  # targets of which it was told that they have too many series
+        self._slowed: set[str] = set()  # those whose last scrape brought more new series than it may
+        self._writing = threading.RLock()
         self._lock = threading.RLock()
         self._database = None if path is None else Database(path)
-        self._pruning = None if self._database is None else Pruning(self._database, kept, wall, monotonic)
+        self._pruning = None if self._database is None else Pruning(self._database, kept, wall, monotonic, self._forget)
         self._path = "" if path is None else str(path)
         self._error = ""
-        self._dropped = 0
+        self._dropped = self._postponed = 0
         self._present: dict[str, set[Labels]] = {}  # what the last scrape of each target brought
         self._last: dict[str, int] = {}  # when that was
         self._head = Head(0)
@@ -108,18 +122,17 @@ class Store:
 
     def close(self) -> None:
         """Gives the file free. Everything is on it already, but for what a disk did not take, with which it is tried a last time."""
-        with self._lock:
+        with self._writing:
             if self._database is None:
                 return
             newest = self._head.newest
             if self._unwritten is not None and newest is not None:
                 # In chunks, so that all the missing scrapes take one write; there no start finds what lived, so that it ends here.
-                for record in self._living():
-                    record.times.append(newest + 1)
-                    record.values.append(STALE)
+                self._remember(newest + 1, [(record, STALE) for record in self._living()])
                 self._flush(newest + 2)
             self._database.close()
-            self._database = None
+            with self._lock:
+                self._database = None
 
     def _load(self) -> None:
         now = self._now()
@@ -137,7 +150,7 @@ class Store:
         # What was there when the process ended is stale from then on, or it would seem to live for five more minutes.
         newest = self._head.newest
         if newest is not None and newest < now:
-            self._take(newest + 1, [(record, STALE) for record in self._living()])
+            self._write(newest + 1, self._remember(newest + 1, [(record, STALE) for record in self._living()]))
         elif newest is not None and newest > now:
             self._set_back(now - 1)
 
@@ -146,7 +159,9 @@ class Store:
         self._shelf = Shelf(database)
         edges = database.reader.edges(shelved=False)
         self._packed = -1 if edges is None else edges[1]
-        return self._head.restore(database.reader)
+        floor = self._head.restore(database.reader)
+        database.number_after(self._head.highest)
+        return floor
 
     def _living(self) -> list[Record]:
         """The series that have not ended, whichever target they are of and whenever that was scraped last."""
@@ -159,10 +174,10 @@ class Store:
     def append(self, target: str, at: float, samples: Mapping[Labels, float]) -> None:
         """What one scrape of a target brought at `at` (Unix seconds); what it brought before and lacks now is marked stale.
 
-        A failed scrape is one that brings nothing but its own `up`.
+        A failed scrape is one that brings nothing but its own `up`. When this returns, everything is on disk, or it was told that it is not.
         """
         moment = round(at * 1000)
-        with self._lock:
+        with self._writing:
             last = self._last.get(target)
             if last is not None and moment == last:
                 return
@@ -170,33 +185,49 @@ class Store:
                 self._set_back(moment - 1)
             self._resolve_shelf(moment)
             self._last[target] = moment
-            rows: list[tuple[Record, float]] = []
-            for own, value in samples.items():
-                record = self._head.get(own)
-                if record is None or not record.times:
-                    size = label_bytes(own) if record is None else record.size
-                    if not self._shares.admits(target, size, len(self._last)):
-                        self._drop(target)
-                        continue
-                    record = record or self._head.add(own)
-                self._shares.claim(record, target)
-                rows.append((record, value))
-            now_present = {record.labels for record, _ in rows}
-            for own in self._present.get(target, set()) - now_present:
-                gone = self._head.get(own)
-                if gone is not None:
-                    rows.append((gone, STALE))
-            self._present[target] = now_present
-            self._take(moment, rows)
+            with self._lock:
+                kept = self._remember(moment, self._rows(target, samples))
+            self._write(moment, kept)
             self._keep_house(moment)
+
+    def _rows(self, target: str, samples: Mapping[Labels, float]) -> list[tuple[Record, float]]:
+        """What becomes of a scrape: samples of series that are known or find room, and the ends of those that it lacks."""
+        rows: list[tuple[Record, float]] = []
+        new = postponed = 0
+        for own, value in samples.items():
+            record = self._head.get(own)
+            if record is None and new >= self._most_new_series:
+                postponed += 1
+                continue
+            if record is None or not record.times:
+                size = label_bytes(own) if record is None else record.size
+                if not self._shares.admits(target, size, len(self._last)):
+                    self._drop(target)
+                    continue
+                new += record is None
+                record = record or self._head.add(own, size=size)
+            self._shares.claim(record, target)
+            rows.append((record, value))
+        self._postponed += postponed
+        if postponed and target not in self._slowed:
+            logger.warning("target %s has %d new series more than one scrape may bring; they come with the next ones", target, postponed)
+        (self._slowed.add if postponed else self._slowed.discard)(target)
+        now_present = {record.labels for record, _ in rows}
+        for own in self._present.get(target, set()) - now_present:
+            gone = self._head.get(own)
+            if gone is not None:
+                rows.append((gone, STALE))
+        self._present[target] = now_present
+        return rows
 
     def forget_target(self, target: str, at: float) -> None:
         """A target that is not scraped any more: its series end now."""
         self.append(target, at, {})
-        with self._lock:
+        with self._writing:
             self._present.pop(target, None)
             self._last.pop(target, None)
             self._full.discard(target)
+            self._slowed.discard(target)
 
     def _drop(self, target: str) -> None:
         if target not in self._full:
@@ -204,20 +235,22 @@ class Store:
             self._full.add(target)
         self._dropped += 1
 
-    def _take(self, at: int, rows: Sequence[tuple[Record, float]]) -> None:
-        """To memory and, as one tick, to disk."""
+    def _remember(self, at: int, rows: Sequence[tuple[Record, float]]) -> list[tuple[Record, float]]:
+        """To memory; those that are later than what it has of their series."""
         kept = []
-        for record, value in rows:
-            if record.times and record.times[-1] >= at:
-                continue
-            record.times.append(at)
-            record.values.append(value)
-            kept.append((record, value))
-        if self._database is not None and kept:
-            self._write(at, kept)
+        with self._lock:
+            for record, value in rows:
+                if record.times and record.times[-1] >= at:
+                    continue
+                record.times.append(at)
+                record.values.append(value)
+                kept.append((record, value))
+        return kept
 
     def _write(self, at: int, kept: Sequence[tuple[Record, float]]) -> None:
-        assert self._database is not None
+        """To disk, as one tick."""
+        if self._database is None or not kept:
+            return
         try:
             with self._database.writing() as writer:
                 numbers = writer.add_series(record.labels for record, _ in kept if record.number is None)
@@ -232,7 +265,13 @@ class Store:
 
     def _number(self, numbers: Mapping[Labels, int]) -> None:
         for own, number in numbers.items():
-            self._head.add(own).number = number
+            record = self._head.get(own)
+            assert record is not None  # nothing goes from the head while this thread writes
+            record.number = number
+
+    def _forget(self, gone: Sequence[Record]) -> None:
+        with self._lock:
+            self._head.remove(gone)
 
     def _failed(self, failure: FileFailed) -> None:
         """A file that is lost is begun anew; any other failure is told, and what failed is tried again with the next scrape."""
@@ -252,9 +291,10 @@ class Store:
             return
         self._files += 1
         self._renewed_at = self._monotonic()
-        self._head.remove([record for record in self._head if not record.times])
-        for record in self._head:
-            record.number = None
+        with self._lock:
+            self._head.remove([record for record in self._head if not record.times])
+            for record in self._head:
+                record.number = None
         self._shelf.edges = None
         self._flushed, newest = self._head.floor, self._head.newest
         if newest is None:
@@ -293,11 +333,12 @@ class Store:
 
     def _cut(self, before: int) -> None:
         if before > self._head.floor:
-            for record in self._head:
-                record.forget_before(before)
-            self._head.floor = before
-            if self._database is None:
-                self._head.remove([record for record in self._head if not record.times])
+            with self._lock:
+                for record in self._head:
+                    record.forget_before(before)
+                self._head.floor = before
+                if self._database is None:
+                    self._head.remove([record for record in self._head if not record.times])
             self._shares.recount(self._head)
             self._full.clear()
 
@@ -329,10 +370,11 @@ class Store:
                 self._shelf.put(self._head, self._flushed, at)
             except WriteFailed as failure:
                 failed = failure
-        for record in self._head:
-            record.forget_after(at)
+        with self._lock:
+            for record in self._head:
+                record.forget_after(at)
+            self._head.floor = min(self._head.floor, at + 1)
         self._shares.recount(self._head)
-        self._head.floor = min(self._head.floor, at + 1)
         self._flushed = at + 1
         self._last = dict.fromkeys(self._last, at - 1)
         if self._shelf is not None:
@@ -390,7 +432,7 @@ class Store:
 
     def _is_renewed(self, failure: ReadFailed, files: int) -> bool:
         """Whether there is another file by now than the one that a reader found lost; it may have been begun for another reader."""
-        with self._lock:
+        with self._writing:
             if failure.lost and files == self._files and self._database is not None:
                 self._failed(failure)
             return failure.lost and files != self._files
@@ -411,30 +453,35 @@ class Store:
 
     def oldest(self) -> float | None:
         """When the history begins (Unix seconds), None without any; while the disk does not give what is on it, that in memory."""
+        edges = self._asked(lambda reader: reader.edges(shelved=False))
         with self._lock:
-            edges = self._edges()
             first = min((record.times[0] for record in self._head if record.times), default=None)
         times = [time for time in (first, *((edges[0],) if edges else ())) if time is not None]
         return min(times) / 1000 if times else None
 
-    def _edges(self) -> tuple[int, int] | None:
-        """Those of what is on disk, None where nothing is or can be read."""
+    def _asked(self, ask: Callable[[Reader], Found]) -> Found | None:
+        """What the file says, None where there is none or the disk does not give what is on it."""
+        with self._lock:
+            database, files = self._database, self._files
+        if database is None:
+            return None
         try:
-            return None if self._database is None else self._database.reader.edges(shelved=False)
+            return ask(database.reader)
         except ReadFailed as failure:
-            self._failed(failure)
+            # Who asks may be the event loop: it does not wait for one who writes, who will find out by himself.
+            if self._writing.acquire(blocking=False):
+                try:
+                    if files == self._files and self._database is not None:
+                        self._failed(failure)
+                finally:
+                    self._writing.release()
             return None
 
     def status(self) -> StoreStatus:
         """How it does; of the file nothing while the disk does not give what is on it."""
+        edges = self._asked(lambda reader: reader.edges(shelved=False))
+        chunks, used = self._asked(lambda reader: (reader.counts()["chunk"], reader.used_bytes())) or (0, 0)
         with self._lock:
-            edges = self._edges()
-            chunks = used = 0
-            if self._database is not None:
-                try:
-                    chunks, used = self._database.reader.counts()["chunk"], self._database.reader.used_bytes()
-                except ReadFailed as failure:
-                    self._failed(failure)
             first = min((record.times[0] for record in self._head if record.times), default=None)
             times = [time for time in (first, self._head.newest, *(edges or ())) if time is not None]
             return StoreStatus(
@@ -447,4 +494,5 @@ class Store:
                 oldest=min(times) / 1000 if times else None,
                 newest=max(times) / 1000 if times else None,
                 dropped_series=self._dropped,
+                postponed_series=self._postponed,
             )
