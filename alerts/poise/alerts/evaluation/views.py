@@ -74,12 +74,22 @@ def needs_of(rules: Iterable[PreparedRule], store: Inputs, now: int) -> dict[str
     def present(name: str, back: int) -> bool:
         return name in (recent if back <= LOOKBACK else hour)
 
+    distances: dict[tuple[Matcher, ...], int | None] = {}
+
     def apart(selector: Selector) -> int | None:
-        try:
-            found = [one.times for one in store.select(selector.matchers, now - LOOKBACK, now)[:_SERIES_LOOKED_AT] if len(one.times) > 2]
-        except Unavailable:
-            return None
-        return min((round(float(np.median(np.diff(times)))) for times in found), default=None)
+        key = tuple(selector.matchers)
+        if key not in distances:
+            distances[key] = _distance(store, key, now)
+        return distances[key]
 
     ready = Needs(Readiness.READY)
     return {rule.key: ready if rule.node is None else needs(rule.node, recordings, present, there, apart) for rule in rules}
+
+
+def _distance(store: Inputs, matchers: Sequence[Matcher], now: int) -> int | None:
+    """How far apart samples come (milliseconds), as of the last minutes; of several targets the one that is scraped most often."""
+    try:
+        found = store.select(matchers, now - LOOKBACK, now)[:_SERIES_LOOKED_AT]
+    except Unavailable:
+        return None
+    return min((round(float(np.median(np.diff(one.times)))) for one in found if len(one.times) > 2), default=None)
