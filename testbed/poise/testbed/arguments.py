@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from poise.testbed import demo, faults, shapes
+from poise.testbed import argument_types, demo, faults, shapes
 from poise.testbed.bench.arguments import add_load_arguments, add_runs_arguments
 from poise.testbed.comparison.arguments import add_compare_arguments
 from poise.testbed.interconnect.arguments import add_interconnect_arguments
@@ -19,6 +19,7 @@ DEFAULT_CLIENTS = 4
 DEFAULT_PROMPT_WORDS = 48
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_SEED = 1
+_RANKS = argument_types.whole(1, shapes.MOST_RANKS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     comparing = add(
         "compare", "measure shapes one after the other with the same load, and say which is faster than one card", common, installing
     )
-    add_compare_arguments(comparing, _shape, _positive)
+    add_compare_arguments(comparing, _shape)
     breaking = add("fault", "put a fault on the deployment, or take it back", common)
     what = breaking.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", choices=[fault.name for fault in faults.FAULTS], help="see --list")
@@ -69,22 +70,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs = add("logs", "show the logs of the parts", common)
     logs.add_argument("part", nargs="?", help="one part (see `poise testbed status`); all without")
     logs.add_argument("-f", "--follow", action="store_true", help="go on showing what is added")
-    logs.add_argument("-n", "--lines", type=_positive, default=LOG_LINES, help=f"last lines of each (default {LOG_LINES})")
+    logs.add_argument("-n", "--lines", type=argument_types.positive, default=LOG_LINES, help=f"last lines of each (default {LOG_LINES})")
     add("down", "end everything and remove what it left", common)
     show = add("demo", "page, deployment and endless light load in one; Ctrl-C ends all of it", common, installing)
     show.add_argument("shape", nargs="?", default="tp", type=_shape, metavar="SHAPE", help="as for `up`; default tp")
-    show.add_argument("--page-port", type=int, default=demo.PAGE_PORT, help=f"of the page (default {demo.PAGE_PORT}, 0: any)")
-    show.add_argument("--for", dest="seconds", type=float, metavar="SECONDS", help="end by itself")
+    show.add_argument(
+        "--page-port", type=argument_types.port, default=demo.PAGE_PORT, help=f"of the page (default {demo.PAGE_PORT}, 0: any)"
+    )
+    show.add_argument("--for", dest="seconds", type=argument_types.duration, metavar="SECONDS", help="end by itself")
     _add_up_arguments(show)
 
 
 def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
     for role in ("prefill", "decode"):
         parser.add_argument(
-            f"--{role}", type=_ranks, metavar="N", help=f"so many {role} servers, in shapes that split the two (pd, hybrid)"
+            f"--{role}", type=_RANKS, metavar="N", help=f"so many {role} servers, in shapes that split the two (pd, hybrid)"
         )
     for role in ("prefill", "decode"):
-        parser.add_argument(f"--{role}-tp", type=_ranks, metavar="N", help=f"tensor-parallel size of each {role} server")
+        parser.add_argument(f"--{role}-tp", type=_RANKS, metavar="N", help=f"tensor-parallel size of each {role} server")
     parser.add_argument("--model", help="folder or Hugging Face name (default: tiny without GPUs, else the Qwen2.5 that fits)")
     parser.add_argument(
         "--port",
@@ -106,35 +109,25 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help="another server than the deployment's router or first engine")
+    parser.add_argument("--url", type=argument_types.server_url, help="another server than the deployment's router or first engine")
     parser.add_argument("--engine", help="an engine of the deployment by name, past the router")
     parser.add_argument("--model", help="served model name (default: the deployment's)")
-    parser.add_argument("-c", "--concurrency", type=_positive, help=f"clients (default {DEFAULT_CLIENTS})")
+    parser.add_argument("-c", "--concurrency", type=argument_types.clients, help=f"clients (default {DEFAULT_CLIENTS})")
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--requests", type=_positive, metavar="N", help="end after N requests")
+    ends.add_argument("--requests", type=argument_types.positive, metavar="N", help="end after N requests")
     ends.add_argument(
-        "--for", dest="seconds", type=float, metavar="SECONDS", help=f"end after SECONDS (default {DEFAULT_LOAD_SECONDS:.0f})"
+        "--for",
+        dest="seconds",
+        type=argument_types.duration,
+        metavar="SECONDS",
+        help=f"end after SECONDS (default {DEFAULT_LOAD_SECONDS:.0f})",
     )
     ends.add_argument("--forever", action="store_true", help="go on until Ctrl-C; outlives restarts of the server")
-    parser.add_argument("--prompt-words", type=_positive, help=f"words in a prompt (default {DEFAULT_PROMPT_WORDS})")
-    parser.add_argument("--max-tokens", type=_positive, help=f"tokens in an answer (default {DEFAULT_MAX_TOKENS})")
-    parser.add_argument("--pause", type=float, metavar="SECONDS", help="between two requests of a client (default 0)")
-    parser.add_argument("--seed", type=int, help=f"of the prompts (default {DEFAULT_SEED}, or the profile's)")
+    parser.add_argument("--prompt-words", type=argument_types.positive, help=f"words in a prompt (default {DEFAULT_PROMPT_WORDS})")
+    parser.add_argument("--max-tokens", type=argument_types.positive, help=f"tokens in an answer (default {DEFAULT_MAX_TOKENS})")
+    parser.add_argument("--pause", type=argument_types.pause, metavar="SECONDS", help="between two requests of a client (default 0)")
+    parser.add_argument("--seed", type=argument_types.seed, help=f"of the prompts (default {DEFAULT_SEED}, or the profile's)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
-def _ranks(text: str) -> int:
-    number = int(text) if re.fullmatch("[0-9]{1,4}", text) else 0
-    if not 1 <= number <= shapes.MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {shapes.MOST_RANKS}")
-    return number
 
 
 def _shape(text: str) -> str:

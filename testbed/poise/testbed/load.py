@@ -6,6 +6,7 @@ Owns the client and its statistics. Speaks HTTP/1.1 through asyncio alone; knows
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import random
 from collections import deque
@@ -174,7 +175,7 @@ async def _request(settings: LoadSettings, prompt: str, result: LoadResult, cloc
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     began = clock()
-    reader, writer = await asyncio.open_connection(target.hostname, target.port, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(target.hostname, target.port or http.client.HTTP_PORT, limit=LONGEST_LINE)
     try:
         writer.write(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
         await writer.drain()

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from poise.testbed.argument_types import above_zero, count, share
 from poise.testbed.bench import profile
 from poise.testbed.bench.profile import LoadProfile, Overrides
 from poise.testbed.environment import Build
@@ -26,13 +27,13 @@ def add_profile_arguments(parser: Any) -> None:
     described = "; ".join(f"{name}: {profile.load(name, 'cpu').title}" for name in profile.names())
     parser.add_argument("--profile", metavar="NAME", help=f"{described}; or the path of a TOML file of your own (docs/load.md)")
     parser.add_argument("--scale", choices=profile.SCALES, help="sizes for the tiny model or for real ones (default: as the build is)")
-    parser.add_argument("--rate", type=_above_zero, action="append", metavar="R", help="requests a second; several times: steps of a ramp")
-    parser.add_argument("--burstiness", type=_above_zero, metavar="B", help="of the arrivals: 1 is Poisson, less comes in bursts")
-    parser.add_argument("--input-tokens", type=_count, metavar="N", help="of a prompt, behind the shared prefix")
-    parser.add_argument("--output-tokens", type=_count, metavar="N", help="of an answer")
-    parser.add_argument("--prefix-tokens", type=_count, metavar="N", help="that all prompts begin with")
-    parser.add_argument("--spread", type=float, metavar="S", help="of the lengths around their middle, 0 to below 1")
-    parser.add_argument("--warmup", type=_count, metavar="N", help="requests before, counted nowhere")
+    parser.add_argument("--rate", type=above_zero, action="append", metavar="R", help="requests a second; several times: steps of a ramp")
+    parser.add_argument("--burstiness", type=above_zero, metavar="B", help="of the arrivals: 1 is Poisson, less comes in bursts")
+    parser.add_argument("--input-tokens", type=count, metavar="N", help="of a prompt, behind the shared prefix")
+    parser.add_argument("--output-tokens", type=count, metavar="N", help="of an answer")
+    parser.add_argument("--prefix-tokens", type=count, metavar="N", help="that all prompts begin with")
+    parser.add_argument("--spread", type=share, metavar="S", help="of the lengths around their middle, 0 to below 1")
+    parser.add_argument("--warmup", type=count, metavar="N", help="requests before, counted nowhere")
     parser.add_argument(
         "--slo",
         type=_limit,
@@ -86,24 +87,8 @@ def light_options(arguments: argparse.Namespace) -> list[str]:
     return [option for name, option in LIGHT_ONLY.items() if getattr(arguments, name) not in (None, False)]
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
-    return int(text)
-
-
-def _above_zero(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return number
-
-
 def _limit(text: str) -> tuple[str, float]:
     name, equals, value = text.partition("=")
     if not equals or name not in profile.SLO_NAMES:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=MS with a name of {', '.join(profile.SLO_NAMES)}, e.g. ttft=500")
-    return name, _above_zero(value)
+    return name, above_zero(value)

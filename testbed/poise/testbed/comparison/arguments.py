@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from poise.testbed import argument_types
 from poise.testbed.bench.arguments import add_profile_arguments
 
 DEFAULT_PROFILE = "chat"
@@ -13,19 +14,23 @@ DEFAULT_PROFILE = "chat"
 DEFAULT_REPETITIONS = 3
 
 
-def add_compare_arguments(parser: argparse.ArgumentParser, shape: Callable[[str], str], positive: Callable[[str], int]) -> None:
-    """`shape` and `positive` are the types of a shape's name and of a count, as `up` and `load` have them."""
+def add_compare_arguments(parser: argparse.ArgumentParser, shape: Callable[[str], str]) -> None:
+    """`shape` is the type of a shape's name, as `up` has it."""
     parser.add_argument(
         "shapes", nargs="*", type=shape, metavar="SHAPE", help="shapes to measure, single first: it is what others are compared with"
     )
     parser.add_argument("--runs", nargs="+", metavar="RUN", help="compare these saved runs instead (files, or names that `runs` lists)")
-    parser.add_argument("--repeat", type=positive, metavar="N", help=f"times that each shape is loaded (default {DEFAULT_REPETITIONS})")
+    parser.add_argument(
+        "--repeat", type=argument_types.positive, metavar="N", help=f"times that each shape is loaded (default {DEFAULT_REPETITIONS})"
+    )
     add_profile_arguments(parser)
-    parser.add_argument("-c", "--concurrency", type=positive, help="clients (default: the profile's)")
+    parser.add_argument("-c", "--concurrency", type=argument_types.clients, help="clients (default: the profile's)")
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--requests", type=positive, metavar="N", help="requests (default: the profile's)")
-    ends.add_argument("--for", dest="seconds", type=float, metavar="SECONDS", help="as many requests as arrive in SECONDS, with --rate")
-    parser.add_argument("--seed", type=int, help="of the first repetition's prompts (default: the profile's)")
+    ends.add_argument("--requests", type=argument_types.positive, metavar="N", help="requests (default: the profile's)")
+    ends.add_argument(
+        "--for", dest="seconds", type=argument_types.duration, metavar="SECONDS", help="as many requests as arrive in SECONDS, with --rate"
+    )
+    parser.add_argument("--seed", type=argument_types.seed, help="of the first repetition's prompts (default: the profile's)")
     parser.add_argument("--model", help="folder or Hugging Face name, as for `up`")
     parser.add_argument(
         "--engine-argument", action="append", default=[], metavar="ARGUMENT", help="a further argument for each `vllm serve`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from poise.testbed import argument_types
 from poise.testbed.interconnect.sizes import parse_sizes
 
 GPU_SIZES = "1K..256M"
@@ -23,7 +24,11 @@ def add_interconnect_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"messages, a range in which each is four times the one before, or a list (default {GPU_SIZES}; without GPUs {CPU_SIZES})",
     )
     parser.add_argument(
-        "--iterations", type=_rounds, default=DEFAULT_ROUNDS, metavar="N", help=f"rounds for each size (default {DEFAULT_ROUNDS})"
+        "--iterations",
+        type=argument_types.whole(1, MOST_ROUNDS),
+        default=DEFAULT_ROUNDS,
+        metavar="N",
+        help=f"rounds for each size (default {DEFAULT_ROUNDS})",
     )
     parser.add_argument("--busy", action="store_true", help="measure although somebody works on the cards; it is not kept then")
     parser.add_argument(
@@ -48,9 +53,3 @@ def _sizes(text: str) -> tuple[int, ...]:
         return parse_sizes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {MOST_ROUNDS}")
-    return int(text)
