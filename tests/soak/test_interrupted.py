@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from poise.testbed import processes, records, shapes
+from poise.testbed import ownership, processes, records, shapes
 from poise.testbed.paths import StateLayout
 
 from tests.soak_page import write_section
@@ -111,9 +111,9 @@ def reached(log: Path) -> str:
 
 def left(layout: StateLayout, before: set[str]) -> list[str]:
     """What of a deployment is still there: processes, shared memory, files but the lock and logs."""
-    running = [f"process {stat.pid}" for stat in records.belonging(processes.all_stats(), layout.run, keep=set())]
+    running = [f"process {stat.pid}" for stat in ownership.belonging(processes.all_stats(), layout)]
     files = (
-        [path.name for path in layout.root.iterdir() if path.name not in ("lock", "lock.holder.json", "logs")]
+        [path.name for path in layout.root.iterdir() if path.name not in ("lock", layout.marker.name, "logs")]
         if layout.root.exists()
         else []
     )
@@ -165,7 +165,7 @@ def report(found: list[Moment]) -> list[str]:
     return [
         f"Written by `make soak` (`tests/soak/test_interrupted.py`): {len(found)} starts of `poise testbed up` with real vLLM, each interrupted at a moment drawn at",
         f"random (seed {SEED}), on {os.cpu_count()} cores, Linux {platform.release()}. Exit 130 is Ctrl-C or SIGTERM, -9 a kill. *Seconds* until nothing was left: no",
-        "process, no file in /dev/shm, no temporary folder, nothing in the state directory but logs and the lock.",
+        "process, no file in /dev/shm, no temporary folder, nothing in the state directory but logs, the lock and the marker.",
         "",
         "| shape | ending | after, s | the step then | exit | seconds |",
         "| - | - | -: | - | -: | -: |",

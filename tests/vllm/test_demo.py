@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from poise.testbed import plan, ports, processes, records, spawning, teardown
+from poise.testbed import ownership, plan, ports, processes, records, spawning, teardown
 from poise.testbed.paths import StateLayout
 
 from tests.vllm.deploying import read, total
@@ -52,7 +52,7 @@ class Demo:
         wait_until(lambda: self.running() and spawning.answers(self.page_port, "/"), "the page", PAGE_SECONDS)
 
     def nothing_left(self) -> bool:
-        ours = records.belonging(processes.all_stats(), self.layout.run, keep=set())
+        ours = ownership.belonging(processes.all_stats(), self.layout)
         return not ours and not self.layout.records.exists() and not spawning.answers(self.page_port, "/")
 
 

@@ -17,10 +17,12 @@ from typing import Self
 
 from poise.testbed import (
     cards,
+    claim,
     environment,
     launch,
     lock,
     model,
+    ownership,
     plan,
     ports,
     processes,
@@ -63,6 +65,8 @@ READY_SECONDS: Mapping[environment.Build, float] = {"cpu": 900.0, "gpu": 3600.0}
 EXPORTER_READY_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 300.0
 LOCK_SECONDS = 5.0
+# The keeper ends at a word; it may have to wait for a core.
+KEEPER_END_SECONDS = 30.0
 ROUTER_READY_SECONDS = 120.0
 FIRST_PROMPT = "server token queue"
 
@@ -107,7 +111,7 @@ class Deployment:
         """
         vllm_arguments.check(wanted.arguments)
         layout = StateLayout(wanted.state_directory)
-        layout.make()
+        claim.claim(layout)
         environ = os.environ if environ is None else environ
         with lock.held(layout.lock, f"poise testbed up {wanted.shape.name}", timeout=LOCK_SECONDS):
             if standing.whole(layout, wanted, lambda: look(environ)):
@@ -116,8 +120,8 @@ class Deployment:
             deployment = cls(layout, environ)
             try:
                 teardown.take_down(layout, say, lock_held=True)
-                layout.make()
                 agreed = make_plan(wanted, look(environ), say)
+                claim.make(layout)
                 plan.write(layout.plan, agreed)
                 deployment._keeper_pipe = start_keeper(layout, environ)
                 deployment._bring_up(wanted, agreed, progress, when_watched)
@@ -338,7 +342,7 @@ class Deployment:
         return str(model.make_tiny(current.environment.parent / "models"))
 
     def _note_shared_memory(self) -> None:
-        ours = records.belonging(processes.all_stats(), self.layout.run, keep=set())
+        ours = ownership.belonging(processes.all_stats(), self.layout)
         shared_memory.note(self.layout.shared_memory, shared_memory.held_by(stat.pid for stat in ours))
 
     def _clean(self) -> dict[str, str]:
@@ -347,11 +351,15 @@ class Deployment:
     # ---------------------------------------------------------------- ending
 
     def release(self) -> None:
-        """Lets the deployment stay when this process ends."""
-        if self._keeper_pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was ended by somebody else's `down`
-                os.write(self._keeper_pipe, KEEP)
+        """Lets the deployment stay when this process ends. The keeper has ended then, and its record is gone."""
+        if self._keeper_pipe is None:
+            return
+        keeper = self.record("keeper")
+        with contextlib.suppress(BrokenPipeError):  # it was killed, or ended by somebody else's `down`
+            os.write(self._keeper_pipe, KEEP)
         self._close_keeper_pipe()
+        if keeper is not None and not wait_gone([keeper.identity], KEEPER_END_SECONDS):
+            records.remove(self.layout.records, keeper.name)
 
     def down(self, say: Callable[[str], None] = lambda _: None) -> teardown.Removed:
         """Takes everything down; nothing of it is left. Twice is as good as once. Raises TestbedError."""

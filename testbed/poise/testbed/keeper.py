@@ -6,18 +6,22 @@ down. The word "keep" means that the deployment is to stay without a launcher (`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from poise.testbed import records
+from poise.testbed import ownership, processes, records
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 from poise.testbed.teardown import take_down
 
 KEEP = b"keep"
+# Somebody else may hold the lock, or a process hang in the kernel for a while: it is tried again, for as long as an operator may take.
+RETRY_SECONDS = 2.0
+GIVE_UP_SECONDS = 3600.0
 
 
 def main(arguments: list[str]) -> int:
@@ -28,15 +32,27 @@ def main(arguments: list[str]) -> int:
     with os.fdopen(descriptor, "rb") as stream:
         word = stream.read()  # returns when every copy of the other end is closed, that is when the launcher has ended
     if word == KEEP:
-        records.remove(layout.records, "keeper")
+        with contextlib.suppress(OSError):  # the launcher, which waits for our end, says so
+            records.remove(layout.records, "keeper")
         return 0
-    print(f"{time.strftime('%F %T')} the launcher ended without a word: taking everything down", flush=True)
-    try:
-        take_down(layout)
-    except TestbedError as error:
-        print(error, flush=True)
-        return 1
-    return 0
+    _say("the launcher ended without a word: taking everything down")
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    while True:
+        try:
+            take_down(layout, _say)
+        except (TestbedError, OSError) as error:
+            _say(str(error))
+            stats = processes.all_stats()
+            if not ownership.belonging(stats, layout, ownership.kept(stats)) or time.monotonic() > deadline:
+                return 1
+            time.sleep(RETRY_SECONDS)
+        else:
+            return 0
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the log's disk is full: ending goes on
+        print(f"{time.strftime('%F %T')} {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
 """Where the testbed keeps things on disk: the cache (vLLM's environment, models) and the state of one deployment.
 
-Owns the names of folders and files. Knows nothing of what is written into them.
+Owns the names of folders and files. What makes a folder the testbed's own is in claim.py. Knows nothing of what is written into them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from poise.testbed.errors import TestbedError
-
 # 107 bytes less a slash and the 36 characters of a UUID, with some to spare for prefixes.
 LONGEST_TEMPORARY = 60
+# Not tempfile.gettempdir(): TMPDIR may be another one, or be deep, for whoever takes the deployment down.
+SHORT = Path("/tmp")
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
@@ -48,6 +47,11 @@ class StateLayout:
     """The files inside one state directory."""
 
     root: Path
+
+    @property
+    def marker(self) -> Path:
+        """Says that the folder is the testbed's own: what lies in it may be removed."""
+        return self.root / "poise-testbed.json"
 
     @property
     def plan(self) -> Path:
@@ -119,14 +123,18 @@ class StateLayout:
         inside = self.root / "tmp"
         if len(os.fsencode(inside)) <= LONGEST_TEMPORARY:
             return inside
-        return Path(tempfile.gettempdir()) / f"poise-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]}"
+        return SHORT / f"poise-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]}"
 
-    def make(self) -> None:
-        """Creates the folders; only their owner may read them, logs can hold what users typed."""
-        for folder in (self.root, self.records, self.logs, self.run, self.temporary):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if folder.stat().st_uid != os.getuid():
-                raise TestbedError(f"{folder} belongs to another user: use another --state-dir")
+    @property
+    def passing_files(self) -> tuple[Path, ...]:
+        """Files that are only true while a deployment runs."""
+        held = sorted(self.root.glob("*.blackhole"))
+        return (self.plan, self.faults, self.mirror, self.cards, self.progress, self.shared_memory, *held)
+
+    @property
+    def passing_folders(self) -> tuple[Path, ...]:
+        """Folders that are only there while a deployment runs."""
+        return (self.records, self.run, self.temporary)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"

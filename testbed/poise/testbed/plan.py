@@ -5,6 +5,7 @@ Owns that file. Holds no secret: arguments that carry one are refused. Knows not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from poise.testbed.environment import Build
 from poise.testbed.errors import TestbedError
 from poise.testbed.files import read_json_object, write_json
+from poise.testbed.paths import StateLayout
 from poise.testbed.ports import LOOPBACK
 from poise.testbed.shapes import EngineRole, RouterKind
 
@@ -110,8 +112,12 @@ def write(path: Path, plan: DeploymentPlan) -> None:
 
 
 def read(path: Path) -> DeploymentPlan:
-    """Raises TestbedError when no deployment is there, or its file was made by another version of Poise."""
+    """Raises TestbedError when no deployment is there, or its file is damaged or was made by another version of Poise."""
     value = read_json_object(path)
+    if value is None and os.path.lexists(path):
+        raise TestbedError(f"{path} cannot be read (damaged?): `poise testbed down` ends what runs there, then up again")
+    if value is None and any(StateLayout(path.parent).records.glob("*.json")):
+        raise TestbedError(f"{path} is gone, but there are records of its processes: `poise testbed down` ends them, then up again")
     if value is None:
         raise TestbedError(f"no deployment in {path.parent}: start one with `poise testbed up tp`")
     try:

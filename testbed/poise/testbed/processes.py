@@ -71,6 +71,14 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
         return None
 
 
+def boot_id(proc: Path = PROC) -> str | None:
+    """Names this boot of the machine: pids and start times are used again after the next. None where it cannot be read."""
+    try:
+        return (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
 def all_stats(proc: Path = PROC) -> list[ProcessStat]:
     """Every process that can be seen."""
     found = (read_stat(int(name), proc) for name in os.listdir(proc) if name.isdigit())
@@ -100,12 +108,28 @@ def command_line(pid: int, proc: Path = PROC) -> list[str]:
 
 def environment(pid: int, proc: Path = PROC) -> dict[str, str]:
     """The environment at exec time; empty when the process is gone, belongs to somebody else, or wiped it (setproctitle)."""
-    try:
-        raw = (proc / str(pid) / "environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return {}
-    pairs = (part.decode("utf-8", "replace").partition("=") for part in raw.split(b"\0") if part)
+    pairs = (part.decode("utf-8", "replace").partition("=") for part in _raw_environment(pid, proc).split(b"\0") if part)
     return {name: value for name, equals, value in pairs if equals}
+
+
+def environment_entry(pid: int, name: str, proc: Path = PROC) -> str | None:
+    """One variable of the environment at exec time; None where `environment` has it not."""
+    wanted = os.fsencode(name) + b"="
+    found = next((part for part in _raw_environment(pid, proc).split(b"\0") if part.startswith(wanted)), None)
+    return None if found is None else found.removeprefix(wanted).decode("utf-8", "replace")
+
+
+def is_wiped(pid: int, proc: Path = PROC) -> bool:
+    """Whether the process has overwritten its environment (setproctitle); also while it turns into another program."""
+    return b"=" not in _raw_environment(pid, proc)
+
+
+def _raw_environment(pid: int, proc: Path) -> bytes:
+    """Empty when the process is gone or belongs to somebody else."""
+    try:
+        return (proc / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
 
 
 def working_directory(pid: int, proc: Path = PROC) -> str | None:
@@ -126,6 +150,21 @@ def descendants(root: int, stats: Iterable[ProcessStat]) -> list[ProcessStat]:
         for child in sorted(children.get(waiting.pop(), ()), key=lambda stat: stat.pid):
             found.append(child)
             waiting.append(child.pid)
+    return found
+
+
+def all_below(roots: Iterable[int], stats: Iterable[ProcessStat]) -> set[int]:
+    """Pids of everything below any of `roots`."""
+    known = list(stats)
+    return {stat.pid for root in roots for stat in descendants(root, known)}
+
+
+def ancestors(pid: int, stats: Iterable[ProcessStat]) -> list[int]:
+    """Pids of the parent of `pid`, of the parent's parent, and so on."""
+    parents = {stat.pid: stat.parent for stat in stats}
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) > 0 and pid not in found:
+        found.append(pid)
     return found
 
 

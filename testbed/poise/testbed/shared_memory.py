@@ -60,7 +60,7 @@ def _inodes(process: Path, folder: str) -> set[int]:
 
 
 def note(path: Path, segments: set[Segment]) -> None:
-    """Adds `segments` to those noted in `path`."""
+    """Adds `segments` to those noted in `path`. Raises OSError: a full disk, one that cannot be written to."""
     noted = read_noted(path)
     if not segments <= noted:
         merged = sorted(noted | segments, key=lambda segment: (segment.name, segment.inode))
@@ -78,15 +78,15 @@ def read_noted(path: Path) -> set[Segment]:
 
 
 def remove(segments: Iterable[Segment], folder: Path = SHARED_MEMORY) -> list[str]:
-    """Removes those that are still the same file; returns the names removed."""
+    """Removes those that are still the same file and called as such files are; returns the names removed."""
     removed = []
     for segment in sorted(segments, key=lambda item: item.name):
         path = folder / Path(segment.name).name
         try:
-            if path.stat().st_ino != segment.inode:
+            if not path.name.startswith(PREFIXES) or path.lstat().st_ino != segment.inode:
                 continue
             path.unlink()
-        except FileNotFoundError:
+        except OSError:  # it is gone, or somebody else's
             continue
         removed.append(segment.name)
     return removed

@@ -12,18 +12,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from poise.testbed import records
+from poise.testbed import claim, records
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 from poise.testbed.ports import LOOPBACK
 from poise.testbed.processes import wait_gone
 from poise.testbed.records import Record, Role
-from poise.testbed.starter import TIMEOUT_SECONDS
+from poise.testbed.starter import STARTER, TIMEOUT_SECONDS
 
 # How often a server is asked whether it is ready: nothing announces it.
 ASK_SECONDS = 0.5
 ASK_TIMEOUT_SECONDS = 5.0
 LOG_TAIL_LINES = 12
+# The mark of what is started in a state directory of an earlier version, which has no marker: there the working directory tells.
+UNKNOWN = "unknown"
 
 
 def spawn(
@@ -42,7 +44,8 @@ def spawn(
     log = layout.log(name)
     log.unlink(missing_ok=True)
     description = json.dumps({"name": name, "role": role, "facts": dict(facts)})
-    starter = [sys.executable, "-m", "poise.testbed.starter", str(layout.records), description, str(log), *command]
+    deployment = claim.identity(layout) or UNKNOWN
+    starter = [sys.executable, "-m", STARTER, str(layout.records), description, deployment, str(log), *command]
     answer = subprocess.run(
         starter,
         env=dict(environ),
@@ -106,4 +109,4 @@ def tail(layout: StateLayout, name: str, lines: int = LOG_TAIL_LINES) -> str:
         text = layout.log(name).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return "(no log)"
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-lines:]) or "(empty, as when it was killed)"

@@ -14,22 +14,25 @@ import time
 from pathlib import Path
 
 from poise.testbed.files import write_json
-from poise.testbed.processes import own_identity
+from poise.testbed.processes import boot_id, own_identity
 
+STARTER = "poise.testbed.starter"
+#: In the environment of everything that is started; its value is the deployment's own (claim.py).
+MARK = "POISE_TESTBED_DEPLOYMENT"
 # Seconds in which fork, record and exec must be done; on a loaded machine they take well under one.
 TIMEOUT_SECONDS = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Arguments: folder of records, JSON {"name", "role", "facts"}, log file, command …; environment and working directory
-    are inherited. Prints the pid; exit status 1 and a reason on stderr when the command could not be run."""
-    folder, description, log, command = Path(arguments[0]), json.loads(arguments[1]), arguments[2], arguments[3:]
+    """Arguments: folder of records, JSON {"name", "role", "facts"}, deployment (the value of the mark), log file, command …; environment and
+    working directory are inherited. Prints the pid; exit status 1 and a reason on stderr when the command could not be run."""
+    folder, description, (deployment, log), command = Path(arguments[0]), json.loads(arguments[1]), arguments[2:4], arguments[4:]
     reading, writing = os.pipe()  # closed by a successful exec
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         try:
-            _become(folder, description, log, command)
+            _become(folder, description, deployment, log, command)
         except BaseException as error:
             os.write(writing, str(error).encode())
         os._exit(127)
@@ -43,7 +46,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _become(folder: Path, description: dict[str, object], log: str, command: list[str]) -> None:
+def _become(folder: Path, description: dict[str, object], deployment: str, log: str, command: list[str]) -> None:
+    # The mark is in the environment from exec on and not before: who has it is in a session of ours.
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -51,9 +55,9 @@ def _become(folder: Path, description: dict[str, object], log: str, command: lis
     os.dup2(output, 1)
     os.dup2(output, 2)
     identity = own_identity()
-    record = {**description, "pid": identity.pid, "start_ticks": identity.start_ticks, "started": time.time()}
+    record = {**description, "pid": identity.pid, "start_ticks": identity.start_ticks, "started": time.time(), "boot": boot_id() or ""}
     write_json(folder / f"{description['name']}.json", record)
-    os.execvp(command[0], command)  # noqa: S606 - exec without a shell is the purpose of this file
+    os.execvpe(command[0], command, {**os.environ, MARK: deployment})  # noqa: S606 - exec without a shell is the purpose of this file
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def look(deployment: Deployment, now: float | None = None) -> Status:
         model=plan.served_name,
         simulated_cards=plan.simulated_cards,
         fault=plan.fault,
-        busy=None if holder is None else f"{holder[1]} (process {holder[0].pid})",
+        busy=None if holder is None else str(holder),
         parts=tuple(parts),
     )
 

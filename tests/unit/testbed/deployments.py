@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from poise.testbed import processes, records, spawning
+from poise.testbed import claim, ownership, processes, spawning
 from poise.testbed.paths import StateLayout
 from poise.testbed.records import Record, Role
 
@@ -17,7 +17,7 @@ FAMILY = "import subprocess, sys; subprocess.Popen(['sleep', '600']); print('sta
 
 def layout_in(folder: Path) -> StateLayout:
     layout = StateLayout(folder / "state")
-    layout.make()
+    claim.make(layout)
     return layout
 
 
@@ -32,4 +32,4 @@ def start_family(layout: StateLayout, name: str = "server", role: Role = "engine
 
 def ours(layout: StateLayout) -> list[int]:
     """Pids of everything of the deployment that lives."""
-    return [stat.pid for stat in records.belonging(processes.all_stats(), layout.run, keep=set())]
+    return [stat.pid for stat in ownership.belonging(processes.all_stats(), layout)]

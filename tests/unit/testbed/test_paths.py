@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from poise.testbed import paths
+from poise.testbed import claim, paths
 from poise.testbed.paths import StateLayout
 
 
@@ -30,8 +30,8 @@ def test_the_cache_follows_xdg() -> None:
 
 def test_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
     layout = StateLayout(tmp_path / "state")
-    layout.make()
-    layout.make()
+    claim.make(layout)
+    claim.make(layout)
     for folder in (layout.root, layout.logs, layout.records, layout.run, layout.temporary):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 

@@ -1,16 +1,15 @@
-"""Records on disk, and which processes count as a deployment's own."""
+"""Records on disk: hints that anybody can edit."""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from poise.testbed import processes, records, teardown
+import pytest
+from poise.testbed import processes, records
 from poise.testbed.records import Record
-
-from tests.unit.testbed.deployments import layout_in, ours, start_family
-from tests.waiting import wait_until
 
 RECORD = Record("server", "engine", 4242, 98765, 1.5, {"url": "http://127.0.0.1:8000"})
 
@@ -35,30 +34,32 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     assert records.read_all(tmp_path) == [RECORD]
 
 
-def test_a_child_that_outlived_its_server_still_belongs_and_a_stranger_does_not(tmp_path: Path) -> None:
-    layout = layout_in(tmp_path)
-    record = start_family(layout)
-    with subprocess.Popen(["sleep", "600"], cwd=tmp_path) as stranger:
-        wait_until(lambda: len(ours(layout)) == 2, "server and child")
-        processes.end([record.identity], grace=0)
-        wait_until(lambda: len(ours(layout)) == 1, "the child alone")
-        assert stranger.pid not in ours(layout)
-        stranger.kill()
-    teardown.take_down(layout)
+@pytest.mark.parametrize("name", ["../evil", "..", "a/b", "", "x y", "name\n"])
+def test_a_record_whose_name_could_be_a_path_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "server.json").write_text(json.dumps(asdict(replace(RECORD, name=name))))
+    assert records.read_all(tmp_path) == []
 
 
-def test_a_shell_with_a_terminal_in_the_folder_is_not_ours(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    pid, terminal = os.forkpty()
-    if pid == 0:
-        os.chdir(run)
-        os.execvp("sleep", ["sleep", "600"])
-    try:
-        wait_until(lambda: processes.command_line(pid) == ["sleep", "600"], "the shell's stand-in")
-        assert processes.working_directory(pid) == str(run)
-        assert records.belonging(processes.all_stats(), run, keep=set()) == []
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        os.close(terminal)
+def test_a_record_in_the_file_of_another_is_none(tmp_path: Path) -> None:
+    (tmp_path / "mirror.json").write_text(json.dumps(asdict(RECORD)))
+    assert records.read_all(tmp_path) == []
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 10**29])
+def test_a_record_of_a_pid_that_cannot_be_is_none(tmp_path: Path, pid: int) -> None:
+    (tmp_path / "server.json").write_text(json.dumps(asdict(replace(RECORD, pid=pid))))
+    assert records.read_all(tmp_path) == []
+
+
+def test_a_folder_and_a_text_nested_too_deep_are_no_records(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    assert records.read_all(tmp_path) == []
+
+
+def test_a_process_of_another_boot_lives_no_more_though_pid_and_start_time_are_those_of_a_living_one() -> None:
+    mine = processes.own_identity()
+    record = Record("server", "engine", os.getpid(), mine.start_ticks, 0.0)
+    assert record.lives, "of an earlier version, which did not note the boot"
+    assert replace(record, boot=processes.boot_id() or "").lives
+    assert not replace(record, boot="another").lives

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from poise.testbed import lock, processes, records, shared_memory, teardown
+from poise.testbed import claim, lock, processes, records, shared_memory, teardown
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 
@@ -41,7 +41,7 @@ def test_everything_ends_and_only_logs_stay(layout: StateLayout) -> None:
     assert set(removed.names) == {"server", "exporter"}
     assert len(removed.pids) == 3
     assert ours(layout) == []
-    assert sorted(path.name for path in layout.root.iterdir()) == ["lock", "lock.holder.json", "logs"]
+    assert sorted(path.name for path in layout.root.iterdir()) == ["lock", "logs", "poise-testbed.json"]
 
 
 # Makes files in shared memory without end, each held by nobody but a child: what is noted is old at once.
@@ -135,7 +135,7 @@ def test_a_noted_segment_is_removed_after_its_holder_was_killed_unless_it_is_ano
     shared_memory.note(layout.shared_memory, {shared_memory.Segment(s.name, s.inode + 1) for s in mine})
     teardown.take_down(layout)
     assert foreign_segment.exists(), "same name, another file"
-    layout.make()
+    claim.make(layout)
     shared_memory.note(layout.shared_memory, mine)
     teardown.take_down(layout)
     assert not foreign_segment.exists()
