@@ -226,8 +226,11 @@ def _engine_of(path: Path) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
-        # auto_vacuum only works when it is set before the first table; the journal outlives kill -9, and no write waits for the disk.
-        for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = NORMAL"):
+        # auto_vacuum only works when it is set before the first table, and later would make a connection that reads wait for one that writes; the
+        # journal outlives kill -9, and no write waits for the disk.
+        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
