@@ -28,8 +28,7 @@ def apply(deployment: Deployment, fault: Fault, progress: Progress) -> None:
         refused, engine = fault.refusal(current), fault.engine_of(current)
         if refused is not None or engine is None:
             raise TestbedError(refused or f"{fault.name} finds no engine in shape {current.shape}")
-        mirror = deployment.record(naming.MIRROR)
-        if fault.needs.simulated_cards and mirror is not None and not mirror.lives:
+        if fault.needs.simulated_cards and not _lives(deployment, naming.MIRROR):
             raise TestbedError(
                 f"the mirror, which would show {fault.name} on its card, is dead: `poise testbed fault --undo` starts it anew"
             )

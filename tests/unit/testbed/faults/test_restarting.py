@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,33 +16,9 @@ from poise.testbed.model import TINY, make_tiny
 from poise.testbed.progress import Progress
 
 from tests.monitoring import free_port
+from tests.unit.testbed import stand_in
 from tests.unit.testbed.deployments import layout_in
 from tests.unit.testbed.test_plan import PLAN, SPLIT
-
-PROGRAM = f"""#!{sys.executable}
-import http.server, json, sys
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.answer({{}})
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer({{"choices": [{{"text": "server"}}], "kv_transfer_params": {{"remote_engine_id": "id-of-prefill"}}}})
-
-    def answer(self, value):
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-port = int(sys.argv[sys.argv.index("--port") + 1])
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
-"""
 
 
 def progress() -> Progress:
@@ -54,11 +28,9 @@ def progress() -> Progress:
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """An environment in which `vllm` is the stand-in."""
-    program = tmp_path / "cache" / "environment" / "bin" / "vllm"
-    program.parent.mkdir(parents=True)
-    program.write_text(PROGRAM)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program.parent.parent
+    folder = tmp_path / "cache" / "environment"
+    stand_in.make(folder)
+    return folder
 
 
 def up(environment: Path, wanted: plan.DeploymentPlan, *running: str) -> Deployment:
