@@ -5,9 +5,10 @@ Results have the shapes of Prometheus' HTTP API; writing them as JSON is another
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ from poise.history.promql.compile import compile_query
 from poise.history.promql.errors import BadQuery
 from poise.history.promql.evaluate import Evaluator, Settings
 from poise.history.promql.labels import Labels
-from poise.history.promql.limits import MOST_STEPS, TIMEOUT, Budget
+from poise.history.promql.limits import CELLS_OF_SAMPLE, MOST_STEPS, TIMEOUT, Budget, Cells
 from poise.history.promql.nodes import Node, Range, String, Subquery, Type, type_of
 from poise.history.promql.series import Floats, Storage, Times
 from poise.history.promql.vectors import Grid, Vector
@@ -77,12 +78,15 @@ Result = InstantVector | Matrix | ScalarValue | StringValue
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Answers queries over a storage. Safe from several threads when the storage is. `timeout` in seconds, `clock` monotonic."""
+    """Answers queries over a storage. Safe from several threads when the storage is. `timeout` in seconds, `clock` monotonic; `all_held` counts what
+    is held by all queries of the engines that have it.
+    """
 
     storage: Storage
     settings: Settings = field(default_factory=Settings)
     timeout: float = TIMEOUT
     clock: Callable[[], float] = time.monotonic
+    all_held: Cells = field(default_factory=Cells)
 
     def instant(self, query: str | Node, at: float) -> Result:
         """The value of a query at one moment.
@@ -91,20 +95,21 @@ class Engine:
             BadQuery: no PromQL, not supported, or a moment that cannot be.
             ExecutionError: ambiguous matches, duplicate results, limits.
             QueryTimeout: it took too long.
+            Unavailable: other queries hold so much that it has no room now, or the storage says so.
         """
         node = compile_query(query) if isinstance(query, str) else query
         moment = _milliseconds(at, "time")
-        evaluator = self._evaluator(Grid(moment, 1, 1))
-        match type_of(node):
-            case Type.STRING:
-                assert isinstance(node, String)
-                return StringValue(moment, node.value)
-            case Type.SCALAR:
-                return ScalarValue(moment, float(evaluator.scalar(node)[0]))
-            case Type.MATRIX:
-                assert isinstance(node, Range | Subquery)
-                return _matrix_of_windows(evaluator, node)
-        return InstantVector(moment, _elements(evaluator.vector(node)))
+        with self._evaluator(Grid(moment, 1, 1)) as evaluator:
+            match type_of(node):
+                case Type.STRING:
+                    assert isinstance(node, String)
+                    return StringValue(moment, node.value)
+                case Type.SCALAR:
+                    return ScalarValue(moment, float(evaluator.scalar(node)[0]))
+                case Type.MATRIX:
+                    assert isinstance(node, Range | Subquery)
+                    return _matrix_of_windows(evaluator, node)
+            return InstantVector(moment, _elements(evaluator.vector(node)))
 
     def range(self, query: str | Node, start: float, end: float, step: float) -> Matrix:
         """The values of a query from `start` to `end` (inclusive), `step` seconds apart.
@@ -113,24 +118,33 @@ class Engine:
             BadQuery: as `instant`; also for a query that gives no instant vector or number, and for steps that cannot be.
             ExecutionError: as `instant`.
             QueryTimeout: as `instant`.
+            Unavailable: as `instant`.
         """
         node = compile_query(query) if isinstance(query, str) else query
         kind = type_of(node)
         if kind not in (Type.SCALAR, Type.VECTOR):
             raise BadQuery(f"a range query takes a scalar or an instant vector; this is a {kind}: {node.text}")
         grid = _grid(start, end, step)
-        evaluator = self._evaluator(grid)
-        if kind is Type.SCALAR:
-            return Matrix((Samples((), grid.times, evaluator.scalar(node)),))
-        vector = evaluator.vector(node)
-        times = grid.times
-        rows = [
-            Samples(own, times[here], values[here]) for own, values, here in zip(vector.labels, vector.values, vector.present, strict=True)
-        ]
-        return Matrix(tuple(sorted((row for row in rows if len(row.times)), key=lambda row: row.labels)))
+        with self._evaluator(grid) as evaluator:
+            if kind is Type.SCALAR:
+                return Matrix((Samples((), grid.times, evaluator.scalar(node)),))
+            vector = evaluator.vector(node)
+            evaluator.budget.take_cells(int(vector.present.sum()) * CELLS_OF_SAMPLE)
+            times = grid.times
+            rows = [
+                Samples(own, times[here], values[here])
+                for own, values, here in zip(vector.labels, vector.values, vector.present, strict=True)
+            ]
+            return Matrix(tuple(sorted((row for row in rows if len(row.times)), key=lambda row: row.labels)))
 
-    def _evaluator(self, grid: Grid) -> Evaluator:
-        return Evaluator(self.storage, self.settings, Budget(self.clock, self.clock() + self.timeout), grid)
+    @contextlib.contextmanager
+    def _evaluator(self, grid: Grid) -> Iterator[Evaluator]:
+        """Whoever evaluates one query; afterwards it holds nothing, whatever became of it."""
+        budget = Budget(self.clock, self.clock() + self.timeout, all_held=self.all_held)
+        try:
+            yield Evaluator(self.storage, self.settings, budget, grid)
+        finally:
+            budget.close()
 
 
 def _milliseconds(seconds: float, name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -11,7 +11,7 @@ from poise.history.promql import aggregations, functions, histogram, one_step, o
 from poise.history.promql.compile import RANGE_FUNCTIONS, SET_OPERATORS
 from poise.history.promql.errors import ExecutionError
 from poise.history.promql.labels import Labels, drop_name
-from poise.history.promql.limits import MOST_STEPS, Budget
+from poise.history.promql.limits import CELLS_OF_SAMPLE, MOST_STEPS, Budget
 from poise.history.promql.nodes import (
     Aggregation,
     Binary,
@@ -63,6 +63,12 @@ class Evaluator:
     # ----------------------------------------------------------------------------------------------------------- by type
     def scalar(self, node: Node) -> Floats:
         """The number at each step."""
+        before = self.budget.held
+        result = self._scalar(node)
+        self._stands(1, before)
+        return result
+
+    def _scalar(self, node: Node) -> Floats:
         match node:
             case Number():
                 return np.full(self.grid.count, node.value)
@@ -80,9 +86,16 @@ class Evaluator:
     def vector(self, node: Node) -> Vector:
         """The instant vector at each step."""
         self.budget.check_time()
+        before = self.budget.held
         result = self._vector(node)
-        self.budget.check_cells(len(result.labels), self.grid.count)
+        self._stands(len(result.labels), before)
         return result
+
+    def _stands(self, rows: int, before: int) -> None:
+        """What was made stands in the place of everything that was taken for it, since the budget had `before` cells."""
+        self.budget.check_cells(rows, self.grid.count)
+        self.budget.take_cells(rows * self.grid.count)
+        self.budget.keep_only(before + rows * self.grid.count)
 
     def _vector(self, node: Node) -> Vector:
         match node:
@@ -141,20 +154,20 @@ class Evaluator:
                 values.append(at / 1000.0 if timestamps else value)
         return Vector.column(named, values)
 
-    def windows(self, node: Range | Subquery) -> list[Window]:
-        """Every series of a range with the places of each step's samples."""
+    def windows(self, node: Range | Subquery) -> Iterator[Window]:
+        """Every series of a range with the places of each step's samples: one after the other, for places take more than the values in them."""
         offset = node.selector.offset if isinstance(node, Range) else node.offset
         series = self._series(node.selector, node.window) if isinstance(node, Range) else self._subquery(node)
+        self.budget.check_cells(len(series), self.grid.count)
         starts, ends = self._edges(node.window, offset)
-        result = []
         for one in series:
+            self.budget.check_time()
             times, values = one.times, one.values
             stale = stale_flags(values)
             if stale.any():
                 times, values = times[~stale], values[~stale]
             first = np.searchsorted(times, starts, side="left" if self._closed else "right")
-            result.append(Window(one.labels, times, values, first, np.searchsorted(times, ends, side="right")))
-        return result
+            yield Window(one.labels, times, values, first, np.searchsorted(times, ends, side="right"))
 
     def _edges(self, window: int, offset: int) -> tuple[Times, Times]:
         """Start and end of the range at each step."""
@@ -173,13 +186,17 @@ class Evaluator:
         if count == 0:
             return []
         inner = replace(self, grid=Grid(start, step, count))
+        before = self.budget.held
         vector = inner.vector(node.inner)
-        times = inner.grid.times
-        self.budget.take_samples(int(vector.present.sum()))
-        return [
+        times, samples = inner.grid.times, int(vector.present.sum())
+        self.budget.take_samples(samples)
+        self.budget.take_cells(samples * CELLS_OF_SAMPLE)
+        series = [
             StoredSeries(own, times[here], values[here])
             for own, values, here in zip(vector.labels, vector.values, vector.present, strict=True)
         ]
+        self.budget.keep_only(before + samples * CELLS_OF_SAMPLE)
+        return series
 
     # --------------------------------------------------------------------------------------------------------- functions
     def _windowed(self, node: Call) -> Vector:
@@ -190,16 +207,15 @@ class Evaluator:
             return self._one_step(node.function, argument)
         found = self.windows(argument)
         if node.function == "absent_over_time":
-            nowhere = np.zeros(self.grid.count, dtype=bool)
-            there = np.logical_or.reduce([windows.counted(window) > 0 for window in found]) if found else nowhere
+            there = np.zeros(self.grid.count, dtype=bool)
+            for window in found:
+                there |= windows.counted(window) > 0
             return functions.absent(argument, there)
         offset = argument.selector.offset if isinstance(argument, Range) else argument.offset
         starts, ends = self._edges(argument.window, offset)
         extrapolating, simple = windows.EXTRAPOLATING.get(node.function), windows.SIMPLE.get(node.function)
-        self.budget.check_cells(len(found), self.grid.count)
         rows = []
         for window in found:
-            self.budget.check_time()
             if not len(window.times):
                 continue
             if extrapolating is not None:

@@ -1,6 +1,6 @@
 """Answers from this process's own store, with our engine. The engine computes in threads of its own, so that the event loop goes on.
 
-Owns how many questions are answered at once, and how they end with the process. Knows no disk and no network.
+Owns how many questions are answered at once, what they hold together, and how they end with the process. Knows no disk and no network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from poise.history.promql.engine import Engine, Matrix, Result
 from poise.history.promql.errors import BadQuery, QueryTimeout, Unavailable
 from poise.history.promql.evaluate import Settings
 from poise.history.promql.labels import Labels
-from poise.history.promql.limits import TIMEOUT
+from poise.history.promql.limits import TIMEOUT, Cells
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import Storage
 from poise.history.querier.door import TRUNCATED, Answer, matchers
@@ -56,6 +56,7 @@ class EmbeddedQuerier:
         self._clock = clock
         self._timeout = timeout
         self._metadata = metadata
+        self._cells = Cells()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="poise-query")
         self._waiting = 0
         self._closed = False
@@ -106,7 +107,7 @@ class EmbeddedQuerier:
             left = deadline - self._now()
             if left <= 0:
                 raise QueryTimeout("the query waited too long for its turn; ask less at once")
-            return ask(Engine(self._storage, self._settings, left, self._now))
+            return ask(Engine(self._storage, self._settings, left, self._now, self._cells))
 
         return await self._in_thread(compute)
 
