@@ -289,7 +289,12 @@ def test_status_and_explain_ask_a_real_prometheus(tmp_path: Path) -> None:
         assert "level:up:max is recorded from" in explained.stdout
         quiet = json.loads(poise("explain", "Slow", "--json").stdout)
         assert [(one["rule"]["wait"], one["clause"]["holds"]) for one in quiet] == [(300.0, False)]
-        assert poise("explain", "Up", "--where", "job=other").stdout.splitlines()[2].startswith("✗")
+        assert poise("explain", "Up", "--where", "job=self").stdout.splitlines()[0].startswith("Up: firing")
+        other = poise("explain", "Up", "--where", "job=other")
+        assert (other.returncode, other.stderr) == (
+            2,
+            f"poise: http://127.0.0.1:{port}: there was no series with job=other in the hour before; there was self\n",
+        )
         absent = poise("explain", "NoSuch")
         assert (absent.returncode, absent.stderr) == (
             2,

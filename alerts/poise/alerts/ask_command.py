@@ -17,13 +17,14 @@ from datetime import datetime
 from poise.alerts import explain_text, rules_api
 from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
-from poise.alerts.explain import Clause, explain
+from poise.alerts.explain import LOOKED_BACK, Clause, explain
 from poise.alerts.notification.alertmanager import Place
 from poise.alerts.rule_set import unknown_alert
 from poise.alerts.rules_api import RulesError, Standing, TellsAlert, TellsRule
 from poise.alerts.settings import parse_place
 from poise.exporter.engines.credentials import AccessError, Credentials
 from poise.exporter.logs import visible
+from poise.exporter.settings import nearest
 from poise.history import moments
 from poise.history.fetch import Fetcher
 from poise.history.promql.errors import QueryError
@@ -32,8 +33,12 @@ from poise.history.querier.prometheus import PrometheusQuerier
 DEFAULT_URL = "http://127.0.0.1:9748"
 COULD_NOT = 2
 ACTIONS = ("status", "explain")
+#: The alert that always fires, so that its absence is noticed; it is no reason for exit code 1.
+WATCHDOG = "Watchdog"
 #: How the evaluator's word begins for a rule whose series are not there (evaluation/inputs.py); else its history is short.
 _NO_INPUT, _WINDOW = "input missing", "window too short"
+#: Values of a label that are listed where none fits.
+_MOST_KNOWN = 12
 #: Alerts that are shown of one rule.
 _MOST_ALERTS = 10
 
@@ -51,13 +56,13 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="URL[,ca_file=…]",
         help=f"`poise up`, or a Prometheus that evaluates the rules; TLS and login as for --alertmanager (default {DEFAULT_URL})",
     )
-    server.add_argument("--json", action="store_true", help="for machines")
+    server.add_argument("--json", action="store_true", help="for machines: a list of rules, described in docs/alerting.md")
     status = actions.add_parser(
         "status",
         parents=[server],
         help="what fires and what is pending",
         description="Lists every alert that is pending or firing and rules that fail, and counts rules that can say nothing here. Exit code 0: "
-        "nothing fires, 1: something fires, 2: could not look, or nothing is evaluated there.",
+        "nothing fires but the Watchdog, which always does, 1: something fires, 2: could not look, or nothing is evaluated there.",
     )
     status.add_argument(
         "--all", action="store_true", help="also list the rules that have no input here or look further back than the history"
@@ -100,25 +105,31 @@ async def _status(arguments: argparse.Namespace) -> int:
     url, fetcher, _ = server(arguments.url)
     found = [rule for rule in await rules_api.rules(url, fetcher) if rule.alert]
     known = await rules_api.standing(url, fetcher)
-    _check_evaluates(url, known)
+    check_evaluates(url, known.mode)
     if arguments.json:
         print(json.dumps([asdict(rule) for rule in found], indent=1))
     else:
         _print(status_lines(found, time.time(), known, everything=arguments.all))
-    return 1 if any(alert.state == "firing" and rule.name != "Watchdog" for rule in found for alert in rule.alerts) else 0
+    return 1 if _fires(found) else 0
 
 
-def _check_evaluates(url: str, known: Standing) -> None:
-    """Raises AskError where nothing is evaluated: its empty list says nothing."""
-    if known.mode not in ("", "builtin"):
-        raise AskError(f"{url}: this process evaluates nothing (mode {known.mode}); ask the Prometheus that evaluates the rules with --url")
+def _fires(rules: Sequence[TellsRule]) -> bool:
+    """Whether anything fires that says something."""
+    return any(alert.state == "firing" and rule.name != WATCHDOG for rule in rules for alert in rule.alerts)
+
+
+def check_evaluates(url: str, mode: str, way_out: str = "ask the Prometheus that evaluates the rules with --url") -> None:
+    """Raises AskError where nothing is evaluated: its empty list says nothing. `mode` is "" where nobody says it, as of a Prometheus."""
+    if mode not in ("", "builtin"):
+        raise AskError(f"{url}: this process evaluates nothing (mode {mode}); {way_out}")
 
 
 def status_lines(rules: Sequence[TellsRule], now: float, known: Standing | None = None, *, everything: bool = False) -> Iterator[str]:
     """The alerts that are on, worst first, rules that fail, then how many rules can say nothing here, or with `everything` which."""
     known = known or Standing()
     on = {state: sum(alert.state == state for rule in rules for alert in rule.alerts) for state in ("firing", "pending")}
-    yield f"{counted(len(rules), 'alerting rule')}: {counted(on['firing'], 'alert')} firing, {on['pending']} pending"
+    only = f" (the {WATCHDOG}, which always does)" if on["firing"] and not _fires(rules) else ""
+    yield f"{counted(len(rules), 'alerting rule')}: {counted(on['firing'], 'alert')} firing{only}, {on['pending']} pending"
     several = len({alert.labels.get("instance") for rule in rules for alert in rule.alerts if "instance" in alert.labels}) > 1
     for state in ("firing", "pending"):
         for rule in rules:
@@ -147,8 +158,13 @@ def _alert_line(rule: TellsRule, alert: TellsAlert, now: float, known: Standing,
     text = alert.annotations.get("summary") or ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
     where = f", instance {own['instance']}" if several and own.get("instance", "") not in text else ""
     quiet = known.quiet.get(frozenset(alert.labels.items()), "")
-    since = format_duration(max(0, round(now - alert.active_at)))
-    return f"{_title(rule, alert.labels)}: {text}{where} (for {since}){f' [{quiet}]' if quiet else ''}"
+    since = f" (for {_age(alert, now)})" if alert.active_at else ""
+    return f"{_title(rule, alert.labels)}: {text}{where}{since}{f' [{quiet}]' if quiet else ''}"
+
+
+def _age(alert: TellsAlert, now: float) -> str:
+    """How long it is on; its beginning is known."""
+    return format_duration(max(0, round(now - alert.active_at)))
 
 
 def _lack(rule: TellsRule) -> str:
@@ -172,7 +188,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
     asked = _moment(arguments.at) if arguments.at else None
     where = where_labels(arguments.where, arguments.engine)
     rules = await rules_api.rules(url, fetcher)
-    _check_evaluates(url, await rules_api.standing(url, fetcher))
+    check_evaluates(url, (await rules_api.standing(url, fetcher)).mode)
     wanted = [rule for rule in rules if rule.alert and rule.name == arguments.alert]
     if not wanted:
         raise AskError(f"{url}: {unknown_alert([arguments.alert], sorted({rule.name for rule in rules if rule.alert}))}")
@@ -181,6 +197,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
     moments = [asked or rule.evaluated_at or time.time() for rule in wanted]
     querier = PrometheusQuerier(url, access=place.access)
     try:
+        await _check_labels(querier, where, wanted, max(moments))
         clauses = [
             await explain(rule.query, querier, at, recordings=recordings, where=where, deep=arguments.deep)
             for rule, at in zip(wanted, moments, strict=True)
@@ -198,6 +215,28 @@ async def _explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _check_labels(querier: PrometheusQuerier, where: Mapping[str, str], rules: Sequence[TellsRule], at: float) -> None:
+    """Raises AskError for a label that no series had in the hour before, which an explanation would take for a clause that does not hold."""
+    for name, value in where.items():
+        if any((rule.labels or {}).get(name) == value for rule in rules):
+            continue
+        known = (await querier.label_values(name, (), at - LOOKED_BACK, at)).data
+        if value in known:
+            continue
+        such = f"engine {value}" if name == "engine" else f"series with {name}={value}"
+        raise AskError(f"{querier.url}: there was no {such} in the hour before; {_others(name, value, known)}")
+
+
+def _others(name: str, value: str, known: Sequence[str]) -> str:
+    """Which values a label has, where this is none of them."""
+    if not known:
+        return f"no series has a label {name}"
+    if len(known) <= _MOST_KNOWN:
+        return f"there {'was' if len(known) == 1 else 'were'} {', '.join(known)}"
+    near = nearest(value, known)
+    return near if near.startswith("did") else f"there were {len(known)} others"
+
+
 def rule_lines(rule: TellsRule, clause: Clause, where: Mapping[str, str], now: float) -> Iterator[str]:
     """How the rule stands and why, before its clauses."""
     alerts = [alert for alert in rule.alerts if all(alert.labels.get(name, value) == value for name, value in where.items())]
@@ -206,9 +245,11 @@ def rule_lines(rule: TellsRule, clause: Clause, where: Mapping[str, str], now: f
     yield f"{_title(rule)}: {state}" + (f", holds for {format_duration(rule.wait)} before it fires" if rule.wait else ", fires at once")
     yield f"  {explain_text.sentence(state, clause)}"
     for alert in alerts[:_MOST_ALERTS]:
-        since = max(0, round(now - alert.active_at))
-        left = f", fires in {format_duration(max(0, round(rule.wait - since)))}" if alert.state == "pending" else ""
-        yield f"  {alert.state} for {format_duration(since)}{left}: {alert.annotations.get('summary', '')}".rstrip(": ")
+        since, left = "", ""
+        if alert.active_at:
+            since = f" for {_age(alert, now)}"
+            left = f", fires in {format_duration(max(0, round(rule.wait - (now - alert.active_at))))}" if alert.state == "pending" else ""
+        yield f"  {alert.state}{since}{left}: {alert.annotations.get('summary', '')}".rstrip(": ")
     if rule.error:
         yield f"  the rule fails: {rule.error}"
     if rule.lacks:

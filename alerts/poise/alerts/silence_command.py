@@ -14,28 +14,24 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from poise.alerts import ask_command
+from poise.alerts import ask_command, rules_api
 from poise.alerts.ask_command import AskError
 from poise.alerts.counting import counted
 from poise.alerts.durations import format_duration
+from poise.alerts.page_client import TOKEN_VARIABLE, PageClient
 from poise.alerts.rule_set import unknown_alert
 from poise.exporter.engines.credentials import AccessError
 from poise.exporter.logs import visible
-from poise.history import page_token
-from poise.history.fetch import FetchError, Request
 from poise.history.page_token import TokenError
 
 DONE, NOT_ALL, COULD_NOT = 0, 1, 2
 ACTIONS = ("silence", "silences", "unsilence", "acknowledge")
-TOKEN_VARIABLE = "POISE_TOKEN"  # noqa: S105 - its name, not a token
-#: Seconds: `poise up` itself waits up to ten for each Alertmanager.
-_TIMEOUT = 30.0
-_MOST_BYTES = 32_000_000
+#: Seconds that a silence is said to last: a thousand years.
+_LONGEST = 31_536_000_000
 _API = "/api/poise/v1"
 
 
@@ -97,56 +93,47 @@ def run(arguments: argparse.Namespace) -> int:
     except (AskError, AccessError, TokenError) as error:
         print(f"poise: {visible(str(error))}", file=sys.stderr)
         return COULD_NOT
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         print(f"poise: {visible(arguments.url.partition(',')[0])}: this is no answer of a `poise up` of this version", file=sys.stderr)
         return COULD_NOT
 
 
 # -------------------------------------------------------------------------------------------------------------------- actions
 async def _silence(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    page = _Page(arguments, environment)
+    page = _page(arguments, environment)
     wanted = {"alertname": arguments.alert, **ask_command.where_labels(arguments.where)}
-    known = _names(await page.ask("GET", "/api/v1/rules"))
+    known = {rule.name for rule in rules_api.read(await page.ask("GET", "/api/v1/rules")) if rule.alert}
     if known and arguments.alert not in known:
         raise AskError(f"{page.url}: {unknown_alert([arguments.alert], sorted(known))}")
     answer = await page.ask("POST", f"{_API}/silences", {"labels": wanted, **_why(arguments)})
-    if arguments.json:
-        print(json.dumps(answer, indent=1))
-    else:
-        for made in answer.get("made") or ():
-            print(
-                f"silence {visible(made['id'])} at {visible(made['alertmanager'])}: {_matchers(answer['matchers'])}, until {_clock(answer['ends_at'])}"
-            )
-    return _tell_problems(answer)
+    of, until = _matchers(answer["matchers"]), _clock(answer["ends_at"])
+    lines = [f"silence {visible(made['id'])} at {visible(made['alertmanager'])}: {of}, until {until}" for made in answer["made"]]
+    return _tell(answer, lines, _errors(answer["problems"]), arguments)
 
 
 async def _silences(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    answer = await _Page(arguments, environment).ask("GET", f"{_API}/silences")
-    if arguments.json:
-        print(json.dumps(answer, indent=1))
-    else:
-        for line in silence_lines(answer, time.time()):
-            print(line)
-    broken = [{"error": one["error"]} for one in answer.get("alertmanagers") or () if one["error"]]
-    return _tell_problems({"problems": broken})
+    answer = await _page(arguments, environment).ask("GET", f"{_API}/silences")
+    return _tell(answer, list(silence_lines(answer, time.time())), _errors(answer["alertmanagers"]), arguments)
 
 
 async def _unsilence(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    answer = await _Page(arguments, environment).ask("DELETE", f"{_API}/silences/{quote(arguments.id, safe='')}")
-    if arguments.json:
-        print(json.dumps(answer, indent=1))
-    else:
-        for ended in answer.get("ended") or ():
-            print(f"silence {visible(ended['id'])} is ended at {visible(ended['alertmanager'])}")
-    return _tell_problems(answer)
+    answer = await _page(arguments, environment).ask("DELETE", f"{_API}/silences/{quote(arguments.id, safe='')}")
+    lines = [f"silence {visible(ended['id'])} is ended at {visible(ended['alertmanager'])}" for ended in answer["ended"]]
+    return _tell(answer, lines, _errors(answer["problems"]), arguments)
 
 
 async def _acknowledge(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if not arguments.remove and not arguments.comment.strip():
         raise AskError("--comment is empty; say why in a few words: others will read it")
-    page = _Page(arguments, environment)
+    page = _page(arguments, environment)
     where = ask_command.where_labels(arguments.where)
-    listed = (await page.ask("GET", f"{_API}/alerts")).get("alerts") or ()
+    standing = await page.ask("GET", f"{_API}/alerts")
+    ask_command.check_evaluates(
+        page.url,
+        standing["mode"],
+        "its page marks no alerts; silence them in Alertmanager (`poise alerts silence`, where this process knows it)",
+    )
+    listed = standing["alerts"]
     found = [
         one for one in listed if one["rule"] == arguments.alert and all(one["labels"].get(name) == text for name, text in where.items())
     ]
@@ -179,64 +166,9 @@ async def _acknowledge(arguments: argparse.Namespace, environment: Mapping[str, 
     return DONE
 
 
-# -------------------------------------------------------------------------------------------------------------------- asking
-class _Page:
-    """The `poise up` that is asked; its token is read when something is to be changed."""
-
-    def __init__(self, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
-        self.url, self._fetcher, place = ask_command.server(arguments.url)
-        self.url = self.url.rstrip("/")
-        if place.access.has_secret:
-            raise AskError(
-                "--url: a login and the token cannot go in one request; ask `poise up` directly, not through a proxy with a login"
-            )
-        self._file: Path | None = getattr(arguments, "token_file", None)
-        self._environment = environment
-
-    async def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Its answer. Raises AskError, TokenError."""
-        headers = {"Accept": "application/json"}
-        if method != "GET":
-            headers["Authorization"] = f"Bearer {token(self.url, self._file, self._environment)}"
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = Request(method, headers, b"" if body is None else json.dumps(body).encode())
-        try:
-            answer = await self._fetcher.exchange(f"{self.url}{path}", request, timeout=_TIMEOUT, limit=_MOST_BYTES)
-        except FetchError as error:
-            raise AskError(f"{self.url}: {error}") from None
-        try:
-            document = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            raise AskError(f"{self.url}{path}: what answers is no `poise up` (HTTP status {answer.status}); give its address with --url")
-        if answer.status >= 300:
-            words = document.get("error") or f"HTTP status {answer.status} for {method} {path}; is it a `poise up` of this version?"
-            raise AskError(f"{self.url}: {words}" + (f"; {document['way_out']}" if document.get("way_out") else ""))
-        return document
-
-
-def token(url: str, file: Path | None, environment: Mapping[str, str]) -> str:
-    """The token for the `poise up` at a URL; that of this machine's state folder goes to this machine alone. Raises TokenError."""
-    if file is not None:
-        return page_token.read(file, "write into it what `poise token` prints on the machine of that `poise up`")
-    if given := environment.get(TOKEN_VARIABLE):
-        return page_token.checked(given, f"${TOKEN_VARIABLE}", "set it to what `poise token` prints on the machine of that `poise up`")
-    if not _on_this_machine(url):
-        raise TokenError(
-            f"{url} is another machine: give its token with --token-file FILE or ${TOKEN_VARIABLE}; `poise token` prints it there"
-        )
-    way_out = f"start `poise up`, which makes one, or give the token with --token-file FILE or ${TOKEN_VARIABLE}"
-    return page_token.read(page_token.token_path(environment), way_out)
-
-
-def _on_this_machine(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+# ------------------------------------------------------------------------------------------------------------------ request
+def _page(arguments: argparse.Namespace, environment: Mapping[str, str]) -> PageClient:
+    return PageClient(arguments.url, environment, token_file=getattr(arguments, "token_file", None))
 
 
 def _why(arguments: argparse.Namespace) -> dict[str, str]:
@@ -250,21 +182,18 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def _names(document: Mapping[str, Any]) -> set[str]:
-    groups = (document.get("data") or {}).get("groups") or ()
-    return {str(rule.get("name")) for group in groups for rule in group.get("rules") or () if rule.get("type") == "alerting"}
-
-
 # ------------------------------------------------------------------------------------------------------------------- telling
 def silence_lines(answer: Mapping[str, Any], now: float) -> Iterator[str]:
-    """The silences, soonest end first."""
-    silences, places = answer.get("silences") or (), answer.get("alertmanagers") or ()
+    """The silences, soonest end first. Raises KeyError, TypeError or ValueError for what is no such answer."""
+    silences, places = answer["silences"], answer["alertmanagers"]
+    if not isinstance(silences, list) or not isinstance(places, list):
+        raise TypeError("two lists are expected")
     if not places:
         yield "this `poise up` knows no Alertmanager, so there are no silences; `poise alerts acknowledge` marks alerts on its page"
         return
     yield f"{counted(len(silences), 'silence')} of {counted(len(places), 'Alertmanager')}"
     for one in silences:
-        left = format_duration(max(0, round(one["ends_at"] - now)))
+        left = format_duration(max(0, round(min(one["ends_at"] - now, _LONGEST))))
         yield f"  {visible(one['id'])}  {visible(one['state'])}, {left} left: {_matchers(one['matchers'])} ({visible(one['by'])}: {visible(one['comment'])})"
 
 
@@ -275,12 +204,27 @@ def _matchers(matchers: Sequence[Mapping[str, Any]]) -> str:
     return "{" + ", ".join(visible(f"{one['name']}{sign(one)}{json.dumps(one['value'], ensure_ascii=False)}") for one in matchers) + "}"
 
 
-def _tell_problems(answer: Mapping[str, Any]) -> int:
-    problems = answer.get("problems") or ()
-    for problem in problems:
-        print(f"poise: {visible(problem['error'])}", file=sys.stderr)
-    return NOT_ALL if problems else DONE
+def _tell(answer: Mapping[str, Any], lines: Sequence[str], errors: Sequence[str], arguments: argparse.Namespace) -> int:
+    """What was answered, for machines or people, and who did not do it; the exit code. Lines and errors are made before anything is written, so that
+    what is no such answer is told as that either way."""
+    if arguments.json:
+        print(json.dumps(answer, indent=1))
+    else:
+        for line in lines:
+            print(line)
+    for error in errors:
+        print(f"poise: {error}", file=sys.stderr)
+    return NOT_ALL if errors else DONE
+
+
+def _errors(places: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong, in words, with those with which something is."""
+    return [visible(one["error"]) for one in places if one["error"]]
 
 
 def _clock(at: float) -> str:
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    """A moment on this machine's clock, to the second and with the zone."""
+    try:
+        return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    except (OverflowError, OSError):
+        raise ValueError(f"{at} is no moment of a calendar") from None

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
-from poise.alerts import command
+from hypothesis import given
+from hypothesis import strategies as st
+from poise.alerts import command, rules_api
 from poise.alerts.ask_command import status_lines
 from poise.alerts.rules_api import Standing, TellsAlert, TellsRule
 
@@ -166,6 +168,135 @@ def test_what_our_page_knows_besides_is_shown(url: str, answers: dict[str, objec
 def test_an_unknown_alert_is_answered_with_the_nearest(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "Dwn", "--url", url) == 2
     assert "Dwn: there is no such alert; did you mean 'Down'?" in capsys.readouterr().err
+
+
+def test_the_watchdog_alone_is_nothing_that_fires(url: str, answers: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    watchdog = {**DOWN, "name": "Watchdog", "alerts": [{"labels": {"alertname": "Watchdog"}, "state": "firing"}]}
+    answers["/api/v1/rules"] = document(watchdog)
+    assert run("status", "--url", url) == 0
+    assert capsys.readouterr().out.startswith("1 alerting rule: 1 alert firing (the Watchdog, which always does), 0 pending\n")
+    answers["/api/v1/rules"] = document(watchdog, DOWN)
+    assert run("status", "--url", url) == 1
+    assert capsys.readouterr().out.startswith("2 alerting rules: 2 alerts firing, 0 pending\n")
+
+
+@pytest.mark.parametrize("began", ["0001-01-01T00:00:00Z", None])
+def test_an_alert_whose_beginning_is_not_said_is_listed_without_an_age(
+    began: str | None, url: str, answers: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    alert = {"labels": {"alertname": "Down"}, "annotations": {"summary": "it is down"}, "state": "firing"}
+    answers["/api/v1/rules"] = document({**DOWN, "alerts": [alert if began is None else {**alert, "activeAt": began}]})
+    assert run("status", "--url", url) == 1
+    assert capsys.readouterr().out.splitlines()[1] == "  firing   Down (critical): it is down"
+    assert run("explain", "Down", "--url", url) == 0
+    assert "  firing: it is down" in capsys.readouterr().out.splitlines()
+
+
+ALERT = {"labels": {"alertname": "Down"}, "annotations": {}, "state": "firing", "activeAt": "2026-01-01T00:00:00Z", "value": "1"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"alerts": [{**ALERT, "state": 3}]}, "state is 3"),
+        ({"alerts": [{**ALERT, "state": "Alerting"}]}, 'the state of an alert is "Alerting"'),
+        ({"alerts": [{**ALERT, "state": None}]}, "the state of an alert is"),
+        ({"alerts": [{**ALERT, "activeAt": "zzz"}]}, 'activeAt is "zzz"'),
+        ({"alerts": [{**ALERT, "labels": 7}]}, "labels is 7"),
+        ({"alerts": [{**ALERT, "labels": {"a": 1}}]}, "a is 1"),
+        ({"alerts": [{**ALERT, "value": []}]}, "value is a list"),
+        ({"alerts": [7]}, "an alert is 7"),
+        ({"alerts": "abc"}, 'alerts is "abc"'),
+        ({"name": None}, "a rule has no name"),
+        ({"name": 5}, "name is 5"),
+        ({"type": "odd"}, 'the type of a rule is "odd"'),
+        ({"query": 5}, "query is 5"),
+        ({"duration": "x"}, 'duration is "x"'),
+        ({"duration": float("inf")}, "duration is Infinity"),
+        ({"duration": float("nan")}, "duration is NaN"),
+        ({"duration": True}, "duration is true"),
+        ({"labels": [1]}, "labels is a list"),
+        ({"lastEvaluation": 5}, "lastEvaluation is 5"),
+    ],
+)
+def test_an_answer_of_other_kinds_is_told_and_never_taken_for_health(
+    changed: dict[str, object], why: str, url: str, answers: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers["/api/v1/rules"] = document({**DOWN, **changed})
+    for words in (("status",), ("status", "--json"), ("explain", "Down")):
+        assert run(*words, "--url", url) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert f"/api/v1/rules: what answers is no Prometheus API ({why}" in printed.err
+        assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("alerts", [5, [5], [{"labels": {"a": 1}}], [{"acknowledged": 3}], [{"silenced_by": "x"}]])
+def test_a_poise_up_that_says_it_in_another_way_is_told(
+    alerts: object, url: str, answers: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers["/api/poise/v1/alerts"] = {"mode": "builtin", "alerts": alerts}
+    assert run("status", "--url", url) == 2
+    assert "no answer of a `poise up` of this version" in capsys.readouterr().err
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["firing", "alerting", "success"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["status", "data", "groups", "rules", "name", "type", "alerts", "labels", "state", "activeAt"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    JSON, st.sampled_from(["groups", "rules", "alerts", "labels", "annotations", "state", "activeAt", "value", "duration", "name", "type"])
+)
+def test_whatever_stands_in_an_answer_it_is_read_or_refused_in_words(odd: object, key: str) -> None:
+    def changed(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: odd if name == key else changed(inner) for name, inner in value.items()}
+        return [changed(inner) for inner in value] if isinstance(value, list) else value
+
+    for answer in (odd, changed(document({**DOWN, "duration": 5.0}))):
+        try:
+            rules = rules_api.read(answer)
+        except ValueError:
+            continue
+        list(status_lines(rules, NOW))
+
+
+def test_a_server_that_is_not_there_is_told_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("status", "--url", "http://127.0.0.1:9") == 2
+    said = capsys.readouterr().err
+    assert said.endswith("nothing listens there; start `poise up`, or name the one that runs with --url\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "said"),
+    [
+        (("--engine", "nosuch"), ["a:1", "b:1"], "there was no engine nosuch in the hour before; there were a:1, b:1"),
+        (("--engine", "nosuch"), [], "there was no engine nosuch in the hour before; no series has a label engine"),
+        (("--where", "gpu=9"), ["1"], "there was no series with gpu=9 in the hour before; there was 1"),
+        (("--engine", "host1"), [f"host{n}0" for n in range(50)], "there was no engine host1 in the hour before; did you mean 'host10'?"),
+        (("--engine", "xyz"), [f"host{n}" for n in range(50)], "there was no engine xyz in the hour before; there were 50 others"),
+    ],
+)
+def test_a_label_that_no_series_has_is_told_instead_of_explained(
+    words: tuple[str, ...], known: list[str], said: str, url: str, answers: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("engine", "gpu"):
+        answers[f"/api/v1/label/{name}/values"] = {"status": "success", "data": known}
+    assert run("explain", "Down", *words, "--url", url) == 2
+    assert capsys.readouterr().err == f"poise: {url}: {said}\n"
+
+
+def test_labels_that_series_or_the_rule_have_are_explained(url: str, answers: dict[str, object]) -> None:
+    answers["/api/v1/label/gpu/values"] = {"status": "success", "data": ["1"]}
+    assert run("explain", "Down", "--where", "gpu=1", "--where", "severity=critical", "--url", url) == 0
 
 
 def test_explaining_begins_with_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
