@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces `path` atomically. Raises OSError that names `path`."""
+    """Replaces `path` atomically. Raises OSError that names `path`, ValueError for NaN and infinity, which JSON does not have."""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(value, stream, ensure_ascii=False)
+                json.dump(value, stream, ensure_ascii=False, allow_nan=False)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from poise.testbed.argument_types import above_zero, count, share
+from poise.testbed.argument_types import above_zero, count, path, share
 from poise.testbed.bench import profile
 from poise.testbed.bench.profile import LoadProfile, Overrides
 from poise.testbed.environment import Build
@@ -47,12 +46,12 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     """What `poise testbed load` takes besides its light client's options."""
     group = parser.add_argument_group("measured load", "`vllm bench serve` drives the deployment by a profile, and the run is saved")
     add_profile_arguments(group)
-    group.add_argument("--save", type=Path, metavar="DIR", help="folder for the run (default: runs/ in the state directory)")
+    group.add_argument("--save", type=path, metavar="DIR", help="folder for the run (default: runs/ in the state directory)")
 
 
 def add_runs_arguments(parser: argparse.ArgumentParser) -> None:
     """What `poise testbed runs` takes."""
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="another folder than runs/ in the state directory")
+    parser.add_argument("--folder", type=path, metavar="DIR", help="another folder than runs/ in the state directory")
     parser.add_argument("--json", action="store_true", help="the runs whole, for machines")
 
 

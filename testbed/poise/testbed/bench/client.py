@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from poise.exporter.logs import visible
 from poise.testbed import launch
 from poise.testbed.bench.profile import LoadProfile
 from poise.testbed.bench.workload import ENDPOINT, StepPlan
@@ -96,9 +97,9 @@ def read_line(text: str, requests: int) -> Event | None:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """The last line that says something: of a traceback the error itself, no progress bar."""
+    """The last line that says something: of a traceback the error itself, no progress bar. Without what a terminal acts on."""
     for line in reversed(lines):
         text = line.strip()
         if text and _BAR.search(text) is None:
-            return text[:LONGEST_WORDS]
+            return visible(text)[:LONGEST_WORDS]
     return "it said nothing"

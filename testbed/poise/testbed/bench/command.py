@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 
+from poise.exporter.logs import visible
 from poise.testbed import paths
 from poise.testbed.bench import drive, profile, run, summary
 from poise.testbed.bench.arguments import chosen_profile, light_options
@@ -35,11 +37,11 @@ def load_profile(arguments: argparse.Namespace, progress: Progress, say: Callabl
 def list_runs(arguments: argparse.Namespace) -> int:
     """Lists the saved runs, oldest first."""
     folder = arguments.folder or StateLayout(paths.state_directory(os.environ, arguments.state_dir)).runs
-    found = run.saved(folder)
+    found = run.saved(folder, lambda reason: print(f"poise: passed over: {reason}", file=sys.stderr))
     if arguments.json:
-        print(json.dumps([{"path": str(path), **content} for path, content in found]))
+        print(json.dumps([{**content, "path": str(path)} for path, content in found], allow_nan=False))
     elif found:
         print(summary.listing(found))
     else:
-        print(f"no run in {folder}: `poise testbed load --profile chat` saves one")
+        print(f"no run in {visible(str(folder))}: `poise testbed load --profile chat` saves one")
     return 0

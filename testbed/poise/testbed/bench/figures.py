@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from poise.exporter.logs import visible
 from poise.testbed.bench.client import LONGEST_WORDS, METRICS, PERCENTILES
+from poise.testbed.bench.schema import LARGEST
 from poise.testbed.errors import TestbedError
 
 # Of tens of thousands of failed requests, the kinds that are told.
@@ -51,8 +53,8 @@ class StepFigures:
 
 
 def read_result(result: Mapping[str, object]) -> StepFigures:
-    """Raises TestbedError when the result lacks a figure that every version has had."""
-    raw = {name: value for name, value in result.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    """Raises TestbedError when the result lacks a figure that every version has had, or it is no number. A latency that is NaN is absent."""
+    raw = {name: value for name, value in result.items() if isinstance(value, int | float) and _is_number(value)}
     try:
         completed = int(raw["completed"])
         return StepFigures(
@@ -65,7 +67,11 @@ def read_result(result: Mapping[str, object]) -> StepFigures:
             output_tokens_per_second=raw["output_throughput"],
             total_tokens_per_second=raw["total_token_throughput"],
             goodput=raw.get("request_goodput"),
-            latency={name: _latency(raw, name) for name in METRICS if completed and _sampled(result.get(_SAMPLES[name]))},
+            latency={
+                name: _latency(raw, name)
+                for name in METRICS
+                if completed and _sampled(result.get(_SAMPLES[name])) and _is_known(result, name)
+            },
             errors=_errors(result.get("errors")),
             raw=raw,
         )
@@ -78,6 +84,17 @@ def _latency(raw: Mapping[str, float], name: str) -> Latency:
     return Latency(mean=raw[f"mean_{name}_ms"] / 1000, std=raw[f"std_{name}_ms"] / 1000, **shares)
 
 
+def _is_number(value: float) -> bool:
+    """Not NaN, not infinite, no switch. The client's JSON holds all of them as numpy has them."""
+    return not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def _is_known(result: Mapping[str, object], name: str) -> bool:
+    """Whether none of a latency's figures is there and no number."""
+    keys = [f"{kind}_{name}_ms" for kind in ("mean", "std", *(f"p{share}" for share in PERCENTILES))]
+    return all(isinstance(value, int | float) and _is_number(value) for key in keys if (value := result.get(key)) is not None)
+
+
 def _sampled(samples: object) -> bool:
     """Whether there is any sample: the client writes 0 where there is none. Latencies between tokens are a list for each request."""
     return isinstance(samples, list) and any(bool(sample) for sample in samples)
@@ -87,5 +104,5 @@ def _errors(texts: object) -> dict[str, int]:
     """How often each error came, by the last line of its text (some are whole tracebacks), the most frequent first."""
     if not isinstance(texts, list):
         return {}
-    lines = [text.strip().splitlines()[-1].strip()[:LONGEST_WORDS] for text in texts if isinstance(text, str) and text.strip()]
+    lines = [visible(text.strip().splitlines()[-1].strip())[:LONGEST_WORDS] for text in texts if isinstance(text, str) and text.strip()]
     return dict(Counter(lines).most_common(KEPT_ERRORS))

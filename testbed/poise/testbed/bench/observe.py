@@ -6,7 +6,8 @@ exporter does not give is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from poise.exporter.engines.page import Labels, PageParser, Samples
@@ -87,7 +88,7 @@ def read_page(data: bytes) -> NodePage:
 def _cards(samples: Samples) -> dict[str, Card]:
     figures: dict[str, dict[str, float]] = {}
     for name, series in _CARD_GAUGES.items():
-        for labels, value in samples.get(series, ()):
+        for labels, value in _finite(samples.get(series, ())):
             figures.setdefault(labels["uuid"], {})[name] = value
     return {
         labels["uuid"]: Card(int(labels["gpu"]), labels["uuid"], labels.get("name", ""), figures.get(labels["uuid"], {}))
@@ -105,15 +106,20 @@ def _engines(samples: Samples) -> dict[int, Engine]:
         place = Place(labels["uuid"], labels["use"], labels["tp_rank"], labels["pp_rank"], labels["dp_rank"])
         places.setdefault(_port(labels), []).append(place)
     for name, series in _COUNTERS.items():
-        for labels, value in samples.get(series, ()):
+        for labels, value in _finite(samples.get(series, ())):
             sums = counters.setdefault(_port(labels), {})
             sums[name] = sums.get(name, 0.0) + value
-    for labels, value in samples.get(_BY_SOURCE, ()):
+    for labels, value in _finite(samples.get(_BY_SOURCE, ())):
         sums = counters.setdefault(_port(labels), {})
         name = f"prompt_tokens_{labels['source']}"
         sums[name] = sums.get(name, 0.0) + value
     ports = {*places, *counters, *versions} - {0}
     return {port: Engine(versions.get(port, ""), tuple(places.get(port, ())), counters.get(port, {})) for port in ports}
+
+
+def _finite(samples: Iterable[tuple[Labels, float]]) -> Iterator[tuple[Labels, float]]:
+    """Without NaN and infinity: a figure that is none is not there."""
+    return ((labels, value) for labels, value in samples if math.isfinite(value))
 
 
 def _port(labels: Labels) -> int:

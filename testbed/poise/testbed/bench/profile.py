@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from poise.testbed.bench.schema import shown
 from poise.testbed.environment import Build
 from poise.testbed.errors import TestbedError
 
@@ -107,6 +108,8 @@ class Overrides:
     slo: tuple[tuple[str, float], ...] = ()
 
 
+# No token count, rate or length of a run comes near; what is reckoned of such numbers stays exact.
+LARGEST = 10**9
 # Goodput of `vllm bench serve` (0.32, --goodput) knows these.
 SLO_NAMES = ("ttft", "tpot", "e2el")
 _INTEGERS = ("input_tokens", "output_tokens", "prefix_tokens", "concurrency", "requests", "warmup_requests", "seed")
@@ -146,7 +149,7 @@ def content(name: str) -> tuple[str, Mapping[str, object]]:
 def _toml(name: str, text: str) -> Mapping[str, object]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TestbedError(f"profile {name} is no TOML: {error}") from None
 
 
@@ -168,6 +171,9 @@ def parse(name: str, data: Mapping[str, object], scale: Build) -> LoadProfile:
     rates = table.get("rates", [])
     if not isinstance(rates, list) or not all(isinstance(rate, int | float) and not isinstance(rate, bool) for rate in rates):
         raise TestbedError(f"profile {name}: rates has to be a list of numbers, requests a second")
+    for key, values in [*((key, [table[key]]) for key in (*_INTEGERS, *_NUMBERS) if key in table), ("rates", rates)]:
+        if not all(abs(value) <= LARGEST for value in values):
+            raise TestbedError(f"profile {name}: {key} is larger than {LARGEST}, or no number")
     if lacking := [key for key in _NEEDED if key not in table]:
         raise TestbedError(f"profile {name}: [{scale}] needs {' and '.join(lacking)}")
     seconds = table.get("seconds")
@@ -221,8 +227,13 @@ def changed(profile: LoadProfile, options: Overrides) -> LoadProfile:
 def checked(profile: LoadProfile) -> LoadProfile:
     """The same profile. Raises TestbedError naming the value that makes no sense."""
     prompts, arrival, stop = profile.prompts, profile.arrival, profile.stop
+    numbers = [prompts.input_tokens, prompts.output_tokens, prompts.prefix_tokens, arrival.concurrency, *arrival.rates, arrival.burstiness]
+    numbers += [stop.requests, stop.seconds, profile.warmup_requests, profile.seed]
+    too_large = next((number for number in numbers if number is not None and number > LARGEST), None)
     wrong = None
-    if prompts.input_tokens < 1 or prompts.output_tokens < 1 or prompts.prefix_tokens < 0:
+    if too_large is not None:
+        wrong = f"{shown(too_large)} is larger than {LARGEST}"
+    elif prompts.input_tokens < 1 or prompts.output_tokens < 1 or prompts.prefix_tokens < 0:
         wrong = "input_tokens and output_tokens have to be 1 or more, prefix_tokens 0 or more"
     elif not 0 <= prompts.spread < 1:
         wrong = f"spread = {prompts.spread:g} is not from 0 to below 1"

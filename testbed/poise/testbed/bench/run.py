@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from poise.exporter.logs import visible
 from poise.testbed.bench.figures import StepFigures
+from poise.testbed.bench.schema import problem, shown
 from poise.testbed.bench.usage import Usage
-from poise.testbed.bench.workload import StepPlan, Workload
+from poise.testbed.bench.workload import StepPlan, Workload, sha256_of
 from poise.testbed.errors import TestbedError
 from poise.testbed.files import read_json_object, write_json
 
@@ -134,26 +138,72 @@ def save(folder: Path, facts: RunFacts, steps: Sequence[Step], interrupted: bool
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A saved run. Raises TestbedError for what is none, or was written by a newer version."""
-    value = read_json_object(path)
+    """A saved run. Raises TestbedError naming file and field for what is none, is damaged, or was written by a newer version."""
+    name = visible(str(path))
+    try:
+        if path.exists() and not path.is_file():
+            raise TestbedError(f"{name} is no file: `poise testbed runs` lists the saved runs")
+        with path.open("rb"):  # what hinders is said; read_json_object says only that there is no object
+            value = read_json_object(path)
+    except FileNotFoundError:
+        value = None
+    except OSError as error:
+        raise TestbedError(f"{name} cannot be read: {error.strerror or error}") from None
     if value is None:
-        raise TestbedError(f"{path} is no saved run: `poise testbed runs` lists them")
+        raise TestbedError(f"{name} is no saved run: `poise testbed runs` lists them")
     version = value.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise TestbedError(f"{path} has schema_version {version!r}, and this version of Poise reads {SCHEMA_VERSION}")
-    if not isinstance(value.get("steps"), list) or not value["steps"] or not isinstance(value.get("workload"), dict):
-        raise TestbedError(f"{path} is no saved run: it has no steps")
+        raise TestbedError(f"{name} has schema_version {shown(version)}, and this version of Poise reads {SCHEMA_VERSION}")
+    if not value.get("steps"):
+        raise TestbedError(f"{name} is no saved run: it has no steps")
+    wrong = problem(value, schema()) or inconsistency(value)
+    if wrong is not None:
+        raise TestbedError(f"{name} is damaged or was edited: {wrong}")
     return value
 
 
-def saved(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The runs in a folder, oldest first. Files that are none are passed over."""
+def schema() -> Mapping[str, Any]:
+    """`run.schema.json`."""
+    text = (importlib.resources.files("poise.testbed.bench") / "run.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def inconsistency(content: Mapping[str, Any]) -> str | None:
+    """What fields that are right each by itself say against each other; None when nothing."""
+    workload, steps = content["workload"], content["steps"]
+    arrival, rates = workload["arrival"], workload["arrival"]["rates"]
+    if workload["sha256"] != sha256_of(workload):
+        return "workload.sha256 is not that of the workload"
+    if not rates and arrival["concurrency"] is None:
+        return "workload.arrival.concurrency is null and workload.arrival.rates is empty: one of the two says how requests arrive"
+    if len(workload["requests"]) != max(1, len(rates)):
+        return f"workload.requests has {len(workload['requests'])} entries for {max(1, len(rates))} steps"
+    if len(steps) > len(workload["requests"]):
+        return f"steps has {len(steps)} entries and workload.requests {len(workload['requests'])}"
+    if content["headline"] >= len(steps):
+        return f"headline is {content['headline']} and steps has {len(steps)} entries"
+    for number, (step, rate) in enumerate(zip(steps, rates or [None], strict=False)):
+        if step["rate"] != rate:
+            return f"steps[{number}].rate is {shown(step['rate'])} and workload.arrival.rates says {shown(rate)}"
+        if step["observed"] is None and not step["unobserved"]:
+            return f"steps[{number}].observed is null and steps[{number}].unobserved does not say why"
+    return None
+
+
+def saved(folder: Path, passed_over: Callable[[str], None] = lambda _: None) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs in a folder, oldest first. Files that are none are passed over, and `passed_over` hears why. Raises TestbedError when the
+    folder cannot be read."""
     found = []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+    try:
+        paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    except OSError as error:
+        raise TestbedError(f"{visible(str(folder))} cannot be read: {error.strerror or error}") from None
+    for path in paths:
         try:
             found.append((path, read(path)))
-        except TestbedError:
-            continue
+        except TestbedError as error:
+            passed_over(str(error))
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from poise.exporter.logs import visible
 from poise.testbed.bench import run
 
 LATENCIES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2el": "end to end"}
@@ -31,7 +32,7 @@ def summary(content: Mapping[str, Any]) -> str:
         lines.append(f"the step with most output tokens/s ({step['rate']:g} requests/s):")
     lines += _client_lines(step["client"], content["slo_milliseconds"])
     lines += _observed_lines(step)
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
 
 
 def cards_word(count: int) -> str:
@@ -52,7 +53,7 @@ def _client_lines(client: Mapping[str, Any], slo: Mapping[str, float]) -> list[s
         f"{client['requests_per_second']:.2f} requests/s",
     ]
     if "goodput" in client:
-        limits = ", ".join(f"{LATENCIES[name]} ≤ {limit:g} ms" for name, limit in slo.items())
+        limits = ", ".join(f"{LATENCIES.get(name, name)} ≤ {limit:g} ms" for name, limit in slo.items())
         lines.append(f"goodput      {client['goodput']:.2f} requests/s within {limits}")
     for name, words in LATENCIES.items():
         if name in client["latency"]:
@@ -110,10 +111,10 @@ def listing(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
         mark = " interrupted" if content["interrupted"] else ""
         rows.append(
             (
-                content["id"],
+                visible(content["id"]),
                 time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(content["began"])),
-                content["deployment"]["shape"],
-                content["profile"]["name"] + mark,
+                visible(content["deployment"]["shape"]),
+                visible(content["profile"]["name"]) + mark,
                 f"{client['completed']}",
                 f"{client['output_tokens_per_second']:.1f}",
                 _ms(client, "ttft", "p50"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,7 +69,13 @@ class Workload:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(json.dumps(self.sent(), sort_keys=True).encode()).hexdigest()
+        return sha256_of(self.sent())
+
+
+def sha256_of(sent: Mapping[str, object]) -> str:
+    """Of a workload as JSON with sorted keys, its own key `sha256` left out."""
+    told = {key: value for key, value in sent.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def plan_workload(profile: LoadProfile, generator_version: str, tokenizer: str) -> Workload:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 from poise.testbed import argument_types
 from poise.testbed.bench.arguments import add_profile_arguments
@@ -37,7 +36,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser, shape: Callable[[str]
     )
     parser.add_argument("--any-ports", action="store_true", help="take any free ports instead of the usual ones")
     parser.add_argument(
-        "--write", type=Path, metavar="DIR", help="folder for table and plot (default: comparisons/ in the state directory)"
+        "--write", type=argument_types.path, metavar="DIR", help="folder for table and plot (default: comparisons/ in the state directory)"
     )
     parser.add_argument("--no-plot", action="store_true", help="no picture (it needs the extra `testbed`)")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON on stdout")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from poise.exporter.logs import visible
 from poise.testbed import shapes
 from poise.testbed.bench import profile
 from poise.testbed.bench.summary import SHAPE_NOT_SPEED, percent
+from poise.testbed.comparison import markdown
+from poise.testbed.comparison.markdown import plain_text
 from poise.testbed.comparison.statistics import Estimate
 from poise.testbed.comparison.table import Comparison, Row
 
@@ -41,17 +45,17 @@ def note(comparison: Comparison) -> str | None:
     return f"On {SHAPE_NOT_SPEED}. Two ranks share the cores that one would have alone." if comparison.simulated else None
 
 
-def markdown(comparison: Comparison, plot: str | None = None) -> str:
+def page(comparison: Comparison, plot: str | None = None) -> str:
     """The page: what it was measured on, the command that measures it again, the table; `plot` is the path of its picture."""
     said = note(comparison)
-    parts = ["# Comparison\n", f"**{said}**\n" if said else "", _setting(comparison), f"    {command(comparison)}\n"]
+    parts = ["# Comparison\n", f"**{said}**\n" if said else "", _setting(comparison), markdown.code(command(comparison))]
     parts.append(_main_table(comparison))
     parts.append(_usage_table(comparison))
     if any(row.curve for row in comparison.rows):
         parts.append(_curve_table(comparison))
     parts.append(_legend(comparison))
     if plot:
-        parts.append(f"![{_alternative(comparison)}]({plot})\n")
+        parts.append(markdown.picture(_alternative(comparison), plot))
     return "\n".join(part for part in parts if part)
 
 
@@ -59,11 +63,13 @@ def command(comparison: Comparison) -> str:
     """The command that measures the same again: what differs from the profile stands as options. A profile of one's own is a file; a
     deployment with a fault, or of one's own shape, is compared by its saved runs."""
     if any(row.fault or row.shape not in shapes.names() for row in comparison.rows):
-        return f"poise testbed compare --runs {' '.join(name for row in comparison.rows for name in row.runs)}"
+        return runs_command([name for row in comparison.rows for name in row.runs])
     shipped = comparison.profile in profile.names()
     name = comparison.profile if shipped else f"{comparison.profile}.toml"
     compared = " ".join(row.shape for row in comparison.rows)
-    words = f"poise testbed compare {compared} --profile {name} --repeat {len(comparison.seeds)}"
+    words = f"poise testbed compare {compared} --profile {shlex.quote(name)} --repeat {len(comparison.seeds)}"
+    if comparison.scale != comparison.build:
+        words += f" --scale {comparison.scale}"
     if not shipped:
         return words
     usual, sent = profile.load(name, comparison.scale), comparison.workload
@@ -88,19 +94,25 @@ def command(comparison: Comparison) -> str:
     return words
 
 
+def runs_command(names: Sequence[str], *options: str) -> str:
+    """The command that compares saved runs again."""
+    return f"poise testbed compare --runs {shlex.join([*names, *options])}"
+
+
 def _setting(comparison: Comparison) -> str:
     machine, prompts = comparison.machine, comparison.workload["prompts"]
     memory = f", {machine['memory_bytes'] / GIB:.0f} GiB" if "memory_bytes" in machine else ""
-    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
+    versions = plain_text(", ".join(f"{name} {version}" for name, version in comparison.versions.items()))
     spread = f" ± {prompts['spread'] * 100:.0f} %" if prompts["spread"] else ""
     prefix = f" behind a shared prefix of {prompts['prefix_tokens']}" if prompts["prefix_tokens"] else ""
     repetitions = max(len(row.runs) for row in comparison.rows)
     return (
-        f"Profile {comparison.profile}: {comparison.arrival}, prompts of {prompts['input_tokens']}{spread} tokens{prefix}, "
+        f"Profile {plain_text(comparison.profile)}: {plain_text(comparison.arrival)}, prompts of {prompts['input_tokens']}{spread} tokens{prefix}, "
         f"answers of {prompts['output_tokens']}{spread}; "
         f"{' + '.join(str(count) for count in comparison.workload['requests'])} requests after "
         f"{comparison.workload['warmup_requests']} for warm-up; {_times(repetitions)}, seeds {', '.join(map(str, comparison.seeds))}.\n"
-        f"Model {comparison.model} on {comparison.cards}; {machine.get('processor', 'unknown processor')}, "
+        f"Model {plain_text(comparison.model)} on {plain_text(comparison.cards)}; "
+        f"{plain_text(machine.get('processor', 'unknown processor'))}, "
         f"{machine.get('cores', '?')} cores{memory}; {versions}.\n"
     )
 
@@ -126,7 +138,7 @@ def _main_table(comparison: Comparison) -> str:
         ]
         for row in comparison.rows
     ]
-    return _table(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def _usage_table(comparison: Comparison) -> str:
@@ -143,7 +155,7 @@ def _usage_table(comparison: Comparison) -> str:
         ]
         for row in comparison.rows
     ]
-    return _table(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def _curve_table(comparison: Comparison) -> str:
@@ -159,7 +171,7 @@ def _curve_table(comparison: Comparison) -> str:
         for row in comparison.rows
         for point in row.curve
     ]
-    return _table(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def _legend(comparison: Comparison) -> str:
@@ -199,18 +211,13 @@ def _milliseconds(row: Row, name: str, share: str) -> str:
     return f"{milliseconds:.{digits}f} ms"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["-"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
-
-
 def plain(comparison: Comparison) -> str:
     """The table for a terminal: the columns that fit, and the verdicts below."""
     said = note(comparison)
     heads = ["SHAPE", "GPUS", "REQ/S", "TOK/S", "TOK/S/GPU", "TTFT P50", "TTFT P99", "ITL P50", "E2E P50", "E2E P99", "SKEW"]
     rows = [
         [
-            row.shape,
+            visible(row.shape),
             str(row.gpus),
             _interval(row.requests_per_second, 2),
             _interval(row.output_tokens_per_second, 0),
@@ -226,7 +233,7 @@ def plain(comparison: Comparison) -> str:
     ]
     widths = [max(len(cells[column]) for cells in (heads, *rows)) for column in range(len(heads))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip() for cells in (heads, *rows)]
-    verdicts = [f"{row.shape:<{widths[0]}}  {_verdict_line(row)}" for row in comparison.rows]
+    verdicts = [f"{visible(row.shape):<{widths[0]}}  {_verdict_line(row)}" for row in comparison.rows]
     return "\n".join([*([said] if said else []), *lines, "", *verdicts])
 
 

@@ -1,37 +1,25 @@
-"""From saved runs to the rows of the comparison: which runs may stand side by side, and what each shape comes to.
+"""From saved runs to the rows of the comparison: what each shape comes to over its repetitions.
 
-Pure: contents of runs in, rows out. Refuses what is not alike by naming the difference. How it looks is in report.py and plot.py.
+Pure: contents of runs in, rows out. Which runs may stand side by side is in alike.py, how it looks in report.py and plot.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from poise.testbed.bench import run
+from poise.testbed.comparison import alike
+from poise.testbed.comparison.alike import Run
 from poise.testbed.comparison.statistics import Estimate, Verdict, estimate, judge
 from poise.testbed.environment import Build
 from poise.testbed.errors import TestbedError
 
-Run = Mapping[str, Any]
 Measure = Literal["output_tokens_per_second", "e2e_p50"]
 
 # The shape that everything is compared with.
 BASE = "single"
-# What decides a workload, in the words of a run's file; the seed is looked at apart, because repetitions differ in it.
-_WORKLOAD_KEYS = (
-    "generator",
-    "generator_version",
-    "tokenizer",
-    "endpoint",
-    "greedy",
-    "ignore_eos",
-    "prompts",
-    "arrival",
-    "requests",
-    "warmup_requests",
-)
 LATENCIES = ("ttft", "itl", "tpot", "e2el")
 SHARES = ("p50", "p95", "p99")
 
@@ -84,10 +72,11 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """`measure` is what the verdict is about: output tokens a second where clients wait for answers, the median end-to-end latency where
-    requests come at a given rate (there throughput is what was sent)."""
+    requests come at a given rate (there throughput is what was sent). `versions` of all runs, "0.1.0 and 0.2.0" where they differ."""
 
     profile: str
     scale: Build
+    build: Build
     arrival: str
     measure: Measure
     model: str
@@ -104,10 +93,10 @@ def compare(runs: Sequence[Run]) -> Comparison:
     """The table of these runs, a row for each shape in the order in which they first come. Raises TestbedError when they are not alike."""
     if not runs:
         raise TestbedError("there is no run to compare")
-    check_alike(runs)
+    alike.check(runs)
     shapes: dict[str, list[Run]] = {}
     for content in runs:
-        shapes.setdefault(_shape(content), []).append(content)
+        shapes.setdefault(alike.row_name(content), []).append(content)
     first = runs[0]
     measure = _measure(first)
     rows = [_row(shape, repetitions, None) for shape, repetitions in shapes.items()]
@@ -116,68 +105,28 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(
         profile=first["profile"]["name"],
         scale="cpu" if first["profile"]["scale"] == "cpu" else "gpu",
+        build="cpu" if first["deployment"]["build"] == "cpu" else "gpu",
         arrival=first["profile"]["arrival"],
         measure=measure,
         model=first["deployment"]["model"],
         simulated=first["simulated"],
-        cards=_card_names(first),
+        cards=alike.card_names(first),
         machine=first["machine"],
-        versions=first["versions"],
+        versions=_versions(runs),
         workload=first["workload"],
         seeds=tuple(sorted({content["workload"]["seed"] for content in runs})),
         rows=tuple(judged),
     )
 
 
-def check_alike(runs: Sequence[Run]) -> None:
-    """Raises TestbedError naming what two runs differ in, so that a figure of one says nothing about the other: workload, model, cards, build,
-    Poise's fields aside; an interrupted run; repetitions that sent other prompts."""
-    first = runs[0]
-    for content in runs:
-        if content["interrupted"]:
-            raise TestbedError(f"run {content['id']} was interrupted: it lacks steps that the others have")
-        for key in _WORKLOAD_KEYS:
-            _same(first, content, f"workload {key}", lambda entry, key=key: entry["workload"][key])  # type: ignore[misc]  # bound at once
-        _same(first, content, "model", lambda entry: entry["deployment"]["model"])
-        _same(first, content, "build", lambda entry: entry["deployment"]["build"])
-        _same(first, content, "cards", _card_names)
-        _same(first, content, "machine", lambda entry: (entry["machine"].get("processor"), entry["machine"].get("cores")))
-    shapes: dict[str, set[int]] = {}
-    for content in runs:
-        shapes.setdefault(_shape(content), set()).add(content["workload"]["seed"])
-    seeds = next(iter(shapes.values()))
-    for shape, others in shapes.items():
-        if others != seeds:
-            raise TestbedError(
-                f"shape {next(iter(shapes))} was measured with the seeds {_numbers(seeds)} and {shape} with {_numbers(others)}: "
-                "other prompts; leave out the runs that have no counterpart"
-            )
-
-
-def _same(first: Run, other: Run, what: str, value: Callable[[Run], object]) -> None:
-    if value(first) != value(other):
-        raise TestbedError(
-            f"runs {first['id']} and {other['id']} cannot be compared: {what} is {value(first)!r} in one and {value(other)!r} in the other"
-        )
-
-
-def _numbers(values: set[int]) -> str:
-    return ", ".join(str(value) for value in sorted(values))
-
-
-def _shape(content: Run) -> str:
-    """The name of a row: a deployment with a fault is another thing than the healthy one."""
-    deployment = content["deployment"]
-    return f"{deployment['shape']} ({deployment['fault']})" if deployment["fault"] else str(deployment["shape"])
-
-
-def _card_names(content: Run) -> str:
-    return ", ".join(sorted({card["name"] for card in content["cards"]})) or "unknown"
-
-
 def _measure(content: Run) -> Measure:
     rates = content["workload"]["arrival"]["rates"]
     return "e2e_p50" if len(rates) == 1 else "output_tokens_per_second"
+
+
+def _versions(runs: Sequence[Run]) -> dict[str, str]:
+    names = dict.fromkeys(name for content in runs for name in content["versions"])
+    return {name: " and ".join(dict.fromkeys(run["versions"][name] for run in runs if name in run["versions"])) for name in names}
 
 
 def _verdict(row: Row, base: Row, measure: Measure) -> Verdict | None:

@@ -65,6 +65,10 @@ def test_requests_fit_into_the_context_of_the_tiny_model(name: str) -> None:
         ({"requests": None, "seconds": 5}, "seconds needs rates"),
         ({"requests": None, "rates": [1], "seconds": -1}, "seconds = -1 is not above 0"),
         ({"seed": -1}, "warmup_requests and seed"),
+        ({"seed": 10**400}, "seed is larger than 1000000000, or no number"),
+        ({"spread": 10**400}, "spread is larger than 1000000000, or no number"),
+        ({"rates": [1, float("nan")]}, "rates is larger than 1000000000, or no number"),
+        ({"requests": None, "rates": [1], "seconds": float("inf")}, "seconds is larger than 1000000000, or no number"),
     ],
 )
 def test_a_profile_that_makes_no_sense_is_refused_by_its_key(changes: dict[str, object], said: str) -> None:
@@ -90,9 +94,10 @@ def test_an_own_file_is_a_profile(tmp_path: Path) -> None:
 def test_own_files_that_are_missing_or_no_toml_are_named(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match=r"nowhere\.toml cannot be read"):
         profile.load(str(tmp_path / "nowhere.toml"), "cpu")
-    (tmp_path / "bad.toml").write_text("title")
-    with pytest.raises(TestbedError, match="is no TOML"):
-        profile.load(str(tmp_path / "bad.toml"), "cpu")
+    for text in ("title", "a = " + "[" * 30_000):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(TestbedError, match="is no TOML"):
+            profile.load(str(tmp_path / "bad.toml"), "cpu")
     with pytest.raises(TestbedError, match="there is no profile 'octopus': choose from burst, chat, rag, ramp"):
         profile.load("octopus", "cpu")
 
@@ -115,6 +120,8 @@ def test_a_rate_opens_a_closed_loop_and_clients_close_an_open_one() -> None:
 def test_options_that_make_no_sense_together_are_refused() -> None:
     with pytest.raises(TestbedError, match="seconds needs rates"):
         profile.changed(profile.load("chat", "cpu"), Overrides(seconds=5.0))
+    with pytest.raises(TestbedError, match=r"profile chat: 1e\+300 is larger than 1000000000"):
+        profile.changed(profile.load("chat", "cpu"), Overrides(rates=(1e300,), seconds=1e300))
     with pytest.raises(TestbedError, match="the limit for 'itl': known are ttft, tpot, e2el"):
         profile.changed(profile.load("chat", "cpu"), Overrides(slo=(("itl", 5.0),)))
 

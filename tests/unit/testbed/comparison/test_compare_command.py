@@ -30,6 +30,7 @@ def compared(*words: str) -> int:
         ((), "give the shapes to measure, e.g. `compare single tp`, or saved runs with --runs"),
         (("single", "--runs", "a.json"), "and not both"),
         (("single", "single"), "a shape is given twice: --repeat N"),
+        (("single",), "there is nothing to compare single with: name another shape"),
         (("single", "pair"), "shape pair has 2 servers and no router, so that only the first would be loaded"),
         (("single", "--profile", "octopus"), "there is no profile 'octopus'"),
         (("--runs", "a", "--profile", "chat"), "--profile makes no sense with --runs"),

@@ -51,14 +51,14 @@ def test_real_runs_of_single_and_pd_side_by_side() -> None:
     assert [(card.engine, card.role) for card in pd.cards] == [("prefill", "prefill"), ("decode", "decode")]
     assert {role: round(share or 0, 2) for role, share in pd.roles.items()} == {"prefill": 0.64, "decode": 0.4}
     assert pd.skew is None
-    assert "0.009 ms" in report.markdown(made), "0 would mean that it was measured as none"
+    assert "0.009 ms" in report.page(made), "0 would mean that it was measured as none"
     assert report.command(made) == "poise testbed compare single pd --profile chat --repeat 2 --requests 16 --warmup 4"
 
 
 def test_without_single_there_is_no_verdict_and_it_is_said() -> None:
     made = table.compare(three("tp", 60.0, 2))
     assert [row.verdict for row in made.rows] == [None]
-    assert "`single` is not among the runs" in report.markdown(made)
+    assert "`single` is not among the runs" in report.page(made)
 
 
 def test_with_a_given_rate_the_verdict_is_about_latency() -> None:
@@ -111,6 +111,7 @@ def test_a_deployment_with_a_fault_is_a_row_of_its_own() -> None:
     entries = [*three("single", 100.0, 1), *three("tp", 60.0, 2), *three("tp", 50.0, 2)]
     for entry in entries[-3:]:
         entry["deployment"]["fault"] = "one-card"
+        entry["id"] += "-2"
     made = table.compare(entries)
     assert [row.shape for row in made.rows] == ["single", "tp", "tp (one-card)"]
     assert report.command(made).startswith("poise testbed compare --runs 20261130-000000-single-chat-1 ")
@@ -119,7 +120,7 @@ def test_a_deployment_with_a_fault_is_a_row_of_its_own() -> None:
 def test_the_command_that_measures_it_again_stands_in_the_page() -> None:
     made = table.compare(runs())
     assert report.command(made) == "poise testbed compare single tp pd --profile chat --repeat 3"
-    assert f"    {report.command(made)}\n" in report.markdown(made)
+    assert f"    {report.command(made)}\n" in report.page(made)
     entries = runs()
     for entry in entries:
         entry["workload"]["prompts"]["output_tokens"] = 9
@@ -134,7 +135,7 @@ def test_the_command_that_measures_it_again_stands_in_the_page() -> None:
 def test_simulated_cards_are_said_in_table_page_and_json() -> None:
     made = table.compare(runs())
     said = "the figures show shape, not speed"
-    assert said in report.markdown(made)
+    assert said in report.page(made)
     assert said in report.plain(made)
     assert said in report.as_dict(made)["note"]
     entries = runs()
@@ -144,7 +145,7 @@ def test_simulated_cards_are_said_in_table_page_and_json() -> None:
 
 
 def test_the_page_has_every_column_of_the_article() -> None:
-    page = report.markdown(table.compare(runs()), "images/comparison.svg")
+    page = report.page(table.compare(runs()), "images/comparison.svg")
     for column in ("req/s", "output tok/s", "tok/s per GPU", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "E2E p50", "E2E p99", "verdict"):
         assert f" {column} |" in page
     for column in ("utilization per card", "per role", "skew", "NVLink bytes per token", "J per output token", "failed"):
@@ -183,7 +184,7 @@ def ramp() -> list[Content]:
 def test_a_ramp_has_its_curve_as_far_as_every_repetition_came() -> None:
     made = table.compare(ramp())
     assert [[point.rate for point in row.curve] for row in made.rows] == [[1, 2, 4], [1, 2, 4], [1, 2]]
-    assert "| tp | 4 | 60 |" in report.markdown(made)
+    assert "| tp | 4 | 60 |" in report.page(made)
     assert made.rows[0].curve[-1].saturated
 
 
