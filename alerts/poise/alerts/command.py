@@ -179,9 +179,12 @@ def _changed(files: Sequence[RuleFile], arguments: argparse.Namespace) -> list[R
         files = thresholds.change(files, _settings(arguments))
     except ThresholdError as error:
         raise CommandError(str(error)) from None
-    files = [
-        rebase(without(file, arguments.without), runbooks=arguments.runbook_base, dashboard=arguments.dashboard_base) for file in files
-    ]
+    try:
+        files = [
+            rebase(without(file, arguments.without), runbooks=arguments.runbook_base, dashboard=arguments.dashboard_base) for file in files
+        ]
+    except ValueError as error:
+        raise CommandError(str(error)) from None
     if arguments.scale is None:
         return files
     try:

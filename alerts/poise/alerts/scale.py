@@ -6,8 +6,10 @@ keep their names, because alerts, pages and panels ask for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from poise.alerts import expressions
 from poise.alerts.rules import Group, Rule, RuleFile, parse_rules, render
@@ -16,6 +18,9 @@ from poise.alerts.rules import Group, Rule, RuleFile, parse_rules, render
 DEFAULT_BASE = "http://localhost:9748"
 #: Stands for the alert's name in a runbook base, for hosts that want an ending: https://git.example/runbooks/{alert}.md
 ALERT_PLACEHOLDER = "{alert}"
+
+#: The characters of an address (RFC 3986), which holds no space, quote, brace or backslash.
+_ADDRESS = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&()*+,;=%]+")
 
 HEADER = "Written by `poise alerts rules` from the rules that come with Poise: change those, not this copy."
 
@@ -68,8 +73,11 @@ def rebase(file: RuleFile, *, runbooks: str | None = None, dashboard: str | None
     """The file with its links pointing elsewhere.
 
     `runbooks` replaces http://localhost:9748/runbooks and gets the alert's name appended, or put where it says {alert}. `dashboard`
-    replaces http://localhost:9748 in front of the page's path.
+    replaces http://localhost:9748 in front of the page's path. Raises ValueError for what is no address of a page.
     """
+    for option, base in (("--runbook-base", runbooks), ("--dashboard-base", dashboard)):
+        if base is not None:
+            _check_base(option, base)
 
     def changed(rule: Rule) -> Rule:
         annotations = dict(rule.annotations)
@@ -81,6 +89,21 @@ def rebase(file: RuleFile, *, runbooks: str | None = None, dashboard: str | None
         return replace(rule, annotations=annotations)
 
     return change_rules(file, changed)
+
+
+def _check_base(option: str, base: str) -> None:
+    """Links are clicked, in mails and chats too, and Prometheus reads {{ }} in annotations as a template."""
+    words = base.replace(ALERT_PLACEHOLDER, "alert") if option == "--runbook-base" else base
+    try:
+        parts = urlsplit(words)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fits = False
+    else:
+        if "@" in parts.netloc:
+            raise ValueError(f"{option} holds a user or password, which every alert would carry: leave it out")
+    if not fits or not _ADDRESS.fullmatch(words):
+        raise ValueError(f"{option} {base!a} is no address of a page: give one such as https://poise.example (no spaces, quotes or braces)")
 
 
 def runbook_url(base: str, alert: str) -> str:

@@ -79,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), None)
-    restore = process.leave_on_signals(0 if chosen in SUBCOMMANDS and SUBCOMMANDS[chosen].serves else None)
+    serves = chosen in SUBCOMMANDS and SUBCOMMANDS[chosen].serves
+    let_through = process.keep_back_hangups() if serves else None
+    restore = process.leave_on_signals(0 if serves else None)
     process.open_streams()
     try:
         code = _run(words, chosen)
@@ -97,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if argv is not None:
             restore()
+            if let_through is not None:
+                let_through()
     return process.flush(code)
 
 
@@ -107,7 +111,7 @@ def _run(words: list[str], chosen: str | None) -> int:
         needed = SUBCOMMANDS[chosen].extra if chosen else ""
         if not needed:
             raise
-        print(f"poise: `poise {chosen}` needs {error.name}, which is not installed: in a clone, pip install '.[{needed}]'", file=sys.stderr)
+        process.tell(f"poise: `poise {chosen}` needs {error.name}, which is not installed: in a clone, pip install '.[{needed}]'")
         return COULD_NOT
     arguments = parser.parse_args(words)
     return int(importlib.import_module(SUBCOMMANDS[arguments.subcommand].module).run(arguments))

@@ -20,6 +20,20 @@ _WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, e
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
+def keep_back_hangups() -> Callable[[], None]:
+    """From now on SIGHUP, which asks a server to read its settings anew, waits until the server takes it (it lifts this block then): while modules
+    are imported and files are opened it would end the process without a word. One that comes meanwhile is not lost.
+
+    Returns what lets it through again.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return restore
+
+
 def leave_on_signals(code: int | None) -> Callable[[], None]:
     """From now on SIGTERM and SIGINT end the process at once: with this exit code, or (None) as signals do by themselves, without a word.
 
@@ -77,6 +91,14 @@ def flush(code: int) -> int:
     return code
 
 
+def tell(text: str, end: str = "\n") -> None:
+    """A line on standard error. What cannot be said there cannot be said at all, and ends no work."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
 def is_write_error(error: OSError) -> bool:
     """Whether this comes from writing to a stream: full disk, reader gone, broken device. Opening a file names the file."""
     return error.filename is None and error.errno in _WRITE_ERRORS
@@ -87,7 +109,7 @@ def write_failed(error: OSError) -> int:
     _flushed(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return READER_GONE
-    print(f"poise: the output cannot be written: {error.strerror}", file=sys.stderr)
+    tell(f"poise: the output cannot be written: {error.strerror}")
     _flushed(sys.stderr)
     return COULD_NOT_WRITE
 

@@ -9,6 +9,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from poise.exporter.setting_values import base_url
 
@@ -75,6 +76,18 @@ def pause(text: str) -> float:
     if number is None or not 0 <= number <= MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is no number of seconds from 0 to {MOST_SECONDS:.0f} (a year)")
     return number
+
+
+def not_empty(text: str) -> str:
+    """A word with something in it: an empty one is mostly a variable of a script that was not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is empty")
+    return text
+
+
+def path(text: str) -> Path:
+    """A file or folder. An empty word would be the current folder."""
+    return Path(not_empty(text))
 
 
 def server_url(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
 from poise.testbed import argument_types, demo, faults, shapes
 from poise.testbed.bench.arguments import add_load_arguments, add_runs_arguments
@@ -28,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--state-dir",
+        type=argument_types.not_empty,
         metavar="DIR",
         help="folder of the deployment (default $POISE_STATE_DIR/testbed or ~/.local/state/poise/testbed)",
     )
@@ -88,7 +88,11 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for role in ("prefill", "decode"):
         parser.add_argument(f"--{role}-tp", type=_RANKS, metavar="N", help=f"tensor-parallel size of each {role} server")
-    parser.add_argument("--model", help="folder or Hugging Face name (default: tiny without GPUs, else the Qwen2.5 that fits)")
+    parser.add_argument(
+        "--model",
+        type=argument_types.not_empty,
+        help="folder or Hugging Face name (default: tiny without GPUs, else the Qwen2.5 that fits)",
+    )
     parser.add_argument(
         "--port",
         action="append",
@@ -105,7 +109,7 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ARGUMENT",
         help="a further argument for `vllm serve`, e.g. --engine-argument=--max-num-seqs=2",
     )
-    parser.add_argument("--progress", type=Path, metavar="FILE", help="also write the progress to a JSON file")
+    parser.add_argument("--progress", type=argument_types.path, metavar="FILE", help="also write the progress to a JSON file")
 
 
 def _add_load_arguments(parser: argparse.ArgumentParser) -> None:

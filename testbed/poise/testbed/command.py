@@ -7,14 +7,14 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from poise.testbed import demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, sizing, status, teardown
+from poise.cli import process
+from poise.testbed import claim, demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, sizing, status, teardown
 from poise.testbed.arguments import (
     DEFAULT_CLIENTS,
     DEFAULT_LOAD_SECONDS,
@@ -27,7 +27,7 @@ from poise.testbed.bench import command as bench
 from poise.testbed.bench.arguments import profile_options
 from poise.testbed.comparison import command as comparison
 from poise.testbed.deployment import Deployment
-from poise.testbed.errors import TestbedError
+from poise.testbed.errors import TestbedError, file_problem
 from poise.testbed.faults import listing
 from poise.testbed.interconnect import command as interconnect
 from poise.testbed.manifests import command as manifests
@@ -37,6 +37,9 @@ from poise.testbed.progress import FileSink, Progress, Sink, TerminalSink
 from poise.testbed.request import authorization
 
 __all__ = ["add_arguments", "run"]
+
+# What an interrupt leaves of a command that takes down what it had started. A deployment that was up before stays.
+NOTHING_LEFT = "nothing that it started is left running"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         "runs": bench.list_runs,
         "compare": _compare,
         "fault": _fault,
-        "interconnect": lambda arguments: interconnect.run(arguments, _progress, _say),
-        "kubernetes": manifests.kubernetes,
-        "compose": manifests.compose,
+        "interconnect": _interconnect,
+        "kubernetes": _manifests,
+        "compose": _manifests,
         "status": _status,
         "logs": _logs,
         "down": _down,
@@ -61,19 +64,35 @@ def run(arguments: argparse.Namespace) -> int:
             return commands[arguments.testbed_command](arguments)
         except TestbedError as error:
             text = str(error)
-            print(text if text.startswith("poise: ") else f"poise: {text}", file=sys.stderr)
+            process.tell(text if text.startswith("poise: ") else f"poise: {text}")
             return 1
-        except KeyboardInterrupt:
-            # Load comes and goes on a deployment that stays.
-            left = "the load has ended" if arguments.testbed_command == "load" else "nothing is left running"
-            print(f"poise: interrupted, {left}", file=sys.stderr)
+        except OSError as error:
+            if process.is_write_error(error):
+                raise
+            process.tell(f"poise: {file_problem(error, _options(arguments))}")
+            return 1
+        except KeyboardInterrupt as interrupted:
+            left = interrupts.left_by(interrupted)
+            process.tell(f"poise: interrupted{'' if left is None else f', {left}'}")
             return 130
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The flags that name files and folders, with what each names now: those that were given, and where the deployment is."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in vars(arguments).items() if isinstance(value, Path)}
+    state = {"--state-dir": _layout(arguments).root} if "state_dir" in arguments else {}
+    return given | state
+
+
+def _layout(arguments: argparse.Namespace) -> StateLayout:
+    return StateLayout(paths.state_directory(os.environ, arguments.state_dir))
 
 
 def _install(arguments: argparse.Namespace) -> int:
     build: environment.Build = "gpu" if hardware.detect().has_gpus else "cpu"
     progress = _progress("Installing vLLM", [STEP_INSTALL], None)
-    with progress.step(STEP_INSTALL, f"{build} build") as note:
+    again = "the next `poise testbed install` or `up` begins it again"
+    with interrupts.leaves(again), progress.step(STEP_INSTALL, f"{build} build") as note:
         made = environment.install(build, paths.cache_directory(os.environ), arguments.index, note, os.environ)
         note(f"{build} build in {made.folder}", fraction=1.0)
     return 0
@@ -97,16 +116,18 @@ def _up(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     simulated = not hardware.detect().has_gpus
     progress = _progress(request.shape.title, step_names(request, simulated), arguments.progress)
-    deployment = Deployment.up(request, progress, os.environ, _say)
-    deployment.release()
-    print(status.text(status.look(deployment)))
+    with interrupts.leaves(NOTHING_LEFT):
+        deployment = Deployment.up(request, progress, os.environ, _say)
+        deployment.release()
+    with interrupts.leaves("the deployment stays: `poise testbed status`"):
+        print(status.text(status.look(deployment)))
     return 0
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     layout = StateLayout(request.state_directory)
-    layout.make()
+    claim.claim(layout)
     file = arguments.progress or layout.progress
     taken = {"page": demo.PAGE_PORT} if arguments.page_port == demo.PAGE_PORT else {"page": arguments.page_port}
     planned = ports.plan(taken, {} if arguments.page_port == demo.PAGE_PORT else taken)
@@ -115,11 +136,17 @@ def _demo(arguments: argparse.Namespace) -> int:
     settings = demo.DemoSettings(planned.ports["page"], str(file), arguments.seconds)
     names = step_names(request, simulated=not hardware.detect().has_gpus)
     progress = _progress(f"Testbed: {request.shape.title}", demo.with_page(names), file)
-    demo.run_demo(request, settings, progress, os.environ, _say)
+    with interrupts.leaves(NOTHING_LEFT):
+        demo.run_demo(request, settings, progress, os.environ, _say)
     return 0
 
 
 def _load(arguments: argparse.Namespace) -> int:
+    with interrupts.leaves("the load has ended"):
+        return _send_load(arguments)
+
+
+def _send_load(arguments: argparse.Namespace) -> int:
     if arguments.profile is not None:
         return bench.load_profile(arguments, _progress(f"Load {arguments.profile}", [], None), _say)
     measured = profile_options(arguments)
@@ -155,14 +182,20 @@ def _load(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    return comparison.compare(arguments, _progress("Comparison", [], None), _say)
+    with interrupts.leaves(NOTHING_LEFT):
+        return comparison.compare(arguments, _progress("Comparison", [], None), _say)
+
+
+def _interconnect(arguments: argparse.Namespace) -> int:
+    with interrupts.leaves(NOTHING_LEFT):
+        return interconnect.run(arguments, _progress, _say)
 
 
 async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> None:
     """Raises KeyboardInterrupt after Ctrl-C or SIGTERM, once the clients have ended."""
     stop = asyncio.Event()
     # An exception thrown into whatever the event loop just does could get lost in it.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in interrupts.heeded():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     task = asyncio.create_task(load.run_load(settings, result, time.monotonic, stop))
     live = sys.stderr.isatty()
@@ -170,13 +203,12 @@ async def _show_load(settings: load.LoadSettings, result: load.LoadResult) -> No
     while not task.done():
         await asyncio.wait([task], timeout=1.0)
         if live:
-            sys.stderr.write("\r\x1b[2K" + load.line_of(result)[: shutil.get_terminal_size().columns - 1])
-            sys.stderr.flush()
+            process.tell("\r\x1b[2K" + load.line_of(result)[: shutil.get_terminal_size().columns - 1], end="")
         elif time.monotonic() - shown >= load.QUIET_LINE_SECONDS:
             shown = time.monotonic()
-            print(load.line_of(result), file=sys.stderr, flush=True)
+            process.tell(load.line_of(result))
     if live:
-        sys.stderr.write("\r\x1b[2K")
+        process.tell("\r\x1b[2K", end="")
     await task
     if stop.is_set():
         raise KeyboardInterrupt
@@ -186,18 +218,20 @@ def _fault(arguments: argparse.Namespace) -> int:
     if arguments.json and not arguments.list:
         raise TestbedError("--json goes with --list")
     if arguments.list:
-        layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
+        layout = _layout(arguments)
         current = plan.read(layout.plan) if layout.plan.exists() else None
         table = faults.FAULTS
         print(json.dumps(listing.as_dict(table, current), indent=1) if arguments.json else listing.text(table, current))
         return 0
     deployment = Deployment.open(paths.state_directory(os.environ, arguments.state_dir))
     if arguments.undo:
-        restarted = faults.undo(deployment, _progress("Undoing the fault", [], None))
+        with interrupts.leaves("the deployment may be mended in part: `poise testbed fault --undo` goes on from there"):
+            restarted = faults.undo(deployment, _progress("Undoing the fault", [], None))
         print(f"healthy again{': restarted ' + ', '.join(restarted) if restarted else ''}")
         return 0
     fault = faults.find(arguments.name)
-    faults.apply(deployment, fault, _progress(f"Fault {fault.name}", [], None))
+    with interrupts.leaves(f"the fault {fault.name} may be in force or half applied: `poise testbed fault --undo` takes it back"):
+        faults.apply(deployment, fault, _progress(f"Fault {fault.name}", [], None))
     print(f"in force: {fault.what}; {fault.expected}; `poise testbed fault --undo` takes it back")
     return 0
 
@@ -209,7 +243,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
+    layout = _layout(arguments)
     found = sorted(layout.logs.glob("*.log")) if layout.logs.is_dir() else []
     chosen = [path for path in found if arguments.part in (None, path.stem)]
     if not chosen:
@@ -220,14 +254,20 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    layout = StateLayout(paths.state_directory(os.environ, arguments.state_dir))
-    removed = teardown.take_down(layout, _say)
+    layout = _layout(arguments)
+    with interrupts.leaves("what has not ended goes on running: `poise testbed down` ends it"):
+        removed = teardown.take_down(layout, _say)
     if removed.pids or removed.segments:
         left = f", {len(removed.segments)} shared memory files" if removed.segments else ""
         print(f"ended {len(removed.pids)} processes{left}")
     else:
         print(f"nothing was running in {layout.root}")
     return 0
+
+
+def _manifests(arguments: argparse.Namespace) -> int:
+    with interrupts.leaves("files may be missing: the same command with --force writes them all"):
+        return (manifests.kubernetes if arguments.testbed_command == "kubernetes" else manifests.compose)(arguments)
 
 
 def _progress(title: str, steps: Sequence[str], file: Path | None) -> Progress:
@@ -239,4 +279,4 @@ def _progress(title: str, steps: Sequence[str], file: Path | None) -> Progress:
 
 
 def _say(text: str) -> None:
-    print(f"poise: {text}", file=sys.stderr, flush=True)
+    process.tell(f"poise: {text}")

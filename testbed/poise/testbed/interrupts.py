@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: what interrupts work, and when they have to wait. Knows nothing of what is interrupted."""
+"""Ctrl-C and SIGTERM: what interrupts work, when they have to wait, and what is left then. Knows nothing of what is interrupted.
+
+A signal that is ignored when the process starts (nohup, `&` in a script) stays ignored.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,27 @@ def as_exceptions() -> Iterator[None]:
         yield
 
 
+def heeded() -> list[signal.Signals]:
+    """Those of the two that are not ignored."""
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextmanager
+def leaves(words: str) -> Iterator[None]:
+    """Says what is left when the body is interrupted. Of several around each other the innermost counts: it knows most."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupted:
+        interrupted.add_note(words)
+        raise
+
+
+def left_by(interrupted: KeyboardInterrupt) -> str | None:
+    """The words of the innermost `leaves` that the interrupt went through; None where there was none."""
+    notes: list[str] = getattr(interrupted, "__notes__", [])
+    return notes[0] if notes else None
+
+
 @contextmanager
 def held_off() -> Iterator[None]:
     """In the body both are ignored: cleaning up is not to be stopped half way. Outside the main thread, where Python cannot
@@ -35,7 +59,7 @@ def held_off() -> Iterator[None]:
 
 @contextmanager
 def _handled(handler: object) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in SIGNALS}  # type: ignore[arg-type]  # a handler or SIG_IGN
+    before = {number: signal.signal(number, handler) for number in heeded()}  # type: ignore[arg-type]  # a handler or SIG_IGN
     try:
         yield
     finally:

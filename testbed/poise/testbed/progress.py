@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
@@ -41,7 +41,11 @@ class Sink(Protocol):
 
 
 class Progress:
-    """The steps of one piece of work, in order. Clock in seconds (monotonic) is passed in."""
+    """The steps of one piece of work, in order. Clock in seconds (monotonic) is passed in.
+
+    A sink that cannot show the beginning raises OSError, before any work is done. Later none ends the work: what a full disk or a closed
+    terminal does not take is shown when it takes something again.
+    """
 
     def __init__(self, title: str, steps: Sequence[str], sinks: Sequence[Sink], clock: Callable[[], float]) -> None:
         self._title = title
@@ -95,7 +99,8 @@ class Progress:
 
     def _show(self, name: str, changed: bool) -> None:
         for sink in self._sinks:
-            sink.show(self._title, self.steps, self._steps[name], changed)
+            with suppress(OSError):
+                sink.show(self._title, self.steps, self._steps[name], changed)
 
 
 class FileSink:

@@ -33,7 +33,10 @@ def complete(url: str, model: str, prompt: str, max_tokens: int, timeout: float,
         connection.close()
     if answer.status != 200:
         raise TestbedError(f"{url} answered a request with status {answer.status}: {text[:300].decode('utf-8', 'replace')}")
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
     if not isinstance(value, dict):
         raise TestbedError(f"{url} answered a request with something that is no completion: {text[:300]!r}")
     return value

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 from poise.testbed import interrupts
+
+
+@pytest.fixture(params=interrupts.SIGNALS)
+def ignored(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    number: signal.Signals = request.param
+    before = signal.signal(number, signal.SIG_IGN)
+    yield number
+    signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
@@ -17,6 +26,29 @@ def test_both_signals_interrupt_alike_and_more_than_once(number: signal.Signals)
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)
     assert [signal.getsignal(each) for each in interrupts.SIGNALS] == before
+
+
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored_and_the_other_is_heeded(ignored: signal.Signals) -> None:
+    (other,) = set(interrupts.SIGNALS) - {ignored}
+    assert interrupts.heeded() == [other]
+    with interrupts.as_exceptions():
+        signal.raise_signal(ignored)
+        with interrupts.held_off():
+            signal.raise_signal(ignored)
+        signal.raise_signal(ignored)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(other)
+    assert signal.getsignal(ignored) is signal.SIG_IGN
+
+
+def test_of_what_is_left_the_innermost_words_count() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, interrupts.leaves("much"), interrupts.leaves("little"):
+        raise KeyboardInterrupt
+    assert interrupts.left_by(caught.value) == "little"
+    assert interrupts.left_by(KeyboardInterrupt()) is None
+    with pytest.raises(ValueError, match="other") as other, interrupts.leaves("much"):
+        raise ValueError("other")
+    assert not hasattr(other.value, "__notes__")
 
 
 def test_cleaning_up_is_not_interrupted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from poise.testbed import argument_types
 from poise.testbed.interconnect.sizes import parse_sizes
@@ -33,7 +32,7 @@ def add_interconnect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--busy", action="store_true", help="measure although somebody works on the cards; it is not kept then")
     parser.add_argument(
         "--keep",
-        type=Path,
+        type=argument_types.path,
         metavar="FILE",
         help="where the result is kept for the exporter (default $POISE_STATE_DIR/interconnect.json or ~/.local/state/poise/interconnect.json)",
     )

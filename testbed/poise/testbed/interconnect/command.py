@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from poise.cli import process
 from poise.exporter import interconnect_results as results
 from poise.exporter.interconnect_results import Measurement
 from poise.exporter.procfs import ProcFs
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, progress_of: Callable[..., Progress], say
     if group is not None and left_out:
         say(f"{', '.join(left_out)} of your environment {'is' if len(left_out) == 1 else 'are'} left out: the node is measured")
     boot_id = ProcFs().boot_id()
-    measured = _measure(arguments, group, boot_id, progress_of, lambda line: print(line, file=sys.stderr, flush=True))
+    measured = _measure(arguments, group, boot_id, progress_of, process.tell)
     name = group.name if group is not None else ""
     print(json.dumps(report.as_object(measured, name), indent=1) if arguments.json else report.text(measured, name))
     if not arguments.no_keep and not (group is not None and group.busy):

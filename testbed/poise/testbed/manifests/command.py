@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from typing import Literal
 
+from poise.cli import process
 from poise.testbed.errors import TestbedError
 
 NEXT = {
@@ -36,5 +36,5 @@ def _write(kind: Literal["kubernetes", "compose"], arguments: argparse.Namespace
     written = files.write(kind, arguments.output, links, force=arguments.force)
     for path in written:
         print(path)
-    print(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=shlex.quote(str(arguments.output)))}", file=sys.stderr)
+    process.tell(f"poise: {len(written)} files written; next: {NEXT[kind].format(folder=shlex.quote(str(arguments.output)))}")
     return 0

@@ -44,7 +44,10 @@ def contents(kind: Kind, links: Links) -> dict[str, str]:
 
 
 def _rules(links: Links) -> dict[str, RuleFile]:
-    return {path.name: rebase(load(path), runbooks=links.runbooks, dashboard=links.dashboard) for path in shipped.rule_files()}
+    try:
+        return {path.name: rebase(load(path), runbooks=links.runbooks, dashboard=links.dashboard) for path in shipped.rule_files()}
+    except ValueError as error:
+        raise TestbedError(str(error)) from None
 
 
 def _rule_texts(rules: Mapping[str, RuleFile], links: Links) -> Iterator[tuple[str, str]]:
@@ -65,7 +68,8 @@ def _packaged(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[str, 
 def write(kind: Kind, folder: Path, links: Links, *, force: bool) -> list[Path]:
     """Writes all files below `folder`; returns those that are new or changed.
 
-    Raises TestbedError when a file there differs, which somebody may have changed, unless `force`; nothing is written then.
+    Raises TestbedError when a file there differs, which somebody may have changed, unless `force`, and when a link is no address; nothing is
+    written then.
     """
     wanted = {folder / name: text for name, text in contents(kind, links).items()}
     try:
