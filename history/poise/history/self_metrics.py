@@ -27,7 +27,7 @@ class HistoryCollector(Collector):
         scrapes = CounterMetricFamily("poise_history_scrapes", "Scrapes of each target by result", labels=["job", "instance", "result"])
         missed = CounterMetricFamily(
             "poise_history_scrapes_not_kept",
-            "Scrapes that were seen and not stored: the disk still had the one before",
+            "Scrapes that were seen and not stored: the disk still had the one before, or this process lacked something for them",
             labels=["job", "instance"],
         )
         samples = CounterMetricFamily(
@@ -54,6 +54,11 @@ class HistoryCollector(Collector):
         )
         yield CounterMetricFamily(
             "poise_history_series_dropped", "Samples of new series over the limit, not kept", value=status.dropped_series
+        )
+        yield CounterMetricFamily(
+            "poise_history_series_postponed",
+            "Samples of series that were new and more than one scrape may bring; their series come with a later one",
+            value=status.postponed_series,
         )
         for name, text, at in (
             ("oldest", "Time of the oldest sample", status.oldest),

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.needs import needs
 
-STATUS = StoreStatus("/h.db", "", 10, 100, 5, 4096, 1.5, 2.5, 0)
+STATUS = StoreStatus("/h.db", "", 10, 100, 5, 4096, 1.5, 2.5, 3, 7)
 
 
 def page(status: StoreStatus, *targets: TargetStatus) -> str:
@@ -29,6 +29,8 @@ def test_store_and_targets_are_told_and_promtool_agrees() -> None:
     for line in (
         "poise_history_series 10.0",
         "poise_history_writing_failed 0.0",
+        "poise_history_series_dropped_total 3.0",
+        "poise_history_series_postponed_total 7.0",
         'poise_history_scrapes_total{instance="n1",job="poise",result="success"} 3.0',
         'poise_history_scrapes_total{instance="n1",job="poise",result="failure"} 2.0',
         'poise_history_scrapes_not_kept_total{instance="n1",job="poise"} 1.0',
