@@ -15,7 +15,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from poise.alerts.evaluation.acknowledgements import Acknowledgements
 from poise.alerts.evaluation.active import Transition
 from poise.alerts.evaluation.evaluator import Evaluator
 from poise.alerts.evaluation.memory import Memory
+from poise.alerts.evaluation.prepared import PreparedGroup
 from poise.alerts.evaluation.self_metrics import EvaluatorCollector
 from poise.alerts.notification.alertmanager import Alertmanager
 from poise.alerts.notification.notifier import Notifier
@@ -50,6 +51,7 @@ from poise.history.scrape import Scrape
 from poise.history.scraping import ScrapePool, TargetStatus, aligned
 from poise.history.self_metrics import HistoryCollector
 from poise.history.settings import HistorySettings
+from poise.history.settling import Settling
 from poise.history.store.pruning import Retention
 from poise.history.store.sqlite_file import StoreError
 from poise.history.store.store import Store
@@ -61,6 +63,9 @@ log = logging.getLogger(__name__)
 #: Seconds that the evaluator's thread may take to end a round.
 _THREAD_SECONDS = 1.0
 _MEMORY_FILE = "alerts.db"
+#: Seconds that an exporter which is started with this process may take to answer, and those after its first page in which it finds its engines: what
+#: it does not show by then is not there. The exporter waits 2 s for its cards; a busy machine's imports took 10.
+EXPORTER_START, EXPORTER_FINDS = 30.0, 10.0
 #: What a reload takes over; all else of [alerts] is built into what runs.
 _TAKEN_ALERTS = ("rules", "without", "thresholds")
 
@@ -80,9 +85,10 @@ class Backend:
         clock: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] | None = None,
         token: Callable[[], PageToken] = lambda: PageToken(None),
+        starts_exporter: bool = False,
     ) -> None:
         """Opens store and memory and reads the rules; `path` None keeps everything in memory, `page` is the dashboard's address, `token` gives what
-        changes need, and is asked last: a start that fails leaves no token behind.
+        changes need, and is asked last: a start that fails leaves no token behind. `starts_exporter`: the local target may be about to begin.
 
         Raises:
             SettingsError: a rule file or a threshold cannot be used.
@@ -90,7 +96,9 @@ class Backend:
         self._wall_clock = wall_clock
         self._history, self._alerts = history, alerts
         self._reloading = asyncio.Lock()
-        self._local = TargetStatus(local)
+        self._clock = clock
+        self._local = TargetStatus(local, grace=EXPORTER_START if starts_exporter else 0.0)
+        self._answers_since: float | None = None
         self._labeller = Labeller(local)
         self._pending: Future[None] | None = None
         self._kept_at = 0.0
@@ -128,6 +136,7 @@ class Backend:
                 interval=alerts.interval * alerts.time_scale,
                 external=alerts.external_labels,
                 heed=self._acknowledgements.heed,
+                settled=Settling(self.status, clock),
             )
             try:
                 self.evaluator.start()
@@ -184,19 +193,34 @@ class Backend:
     def take(self, scrape: Scrape) -> None:
         """What the page scraped goes to the store, unless that is still busy with the scrape before."""
         status = self._local
-        status.last = scrape
-        status.successes += scrape.up
-        status.failures += not scrape.up
-        if self._pending is not None:
-            if not self._pending.done():
-                status.not_kept += 1
-                return
-            self._pending.result()
-        samples = self._labeller.samples(scrape)
-        status.samples += len(samples)
+        status.count(scrape)
+        if scrape.ours:
+            return
+        if self._pending is not None and not self._pending.done():
+            status.not_kept += 1
+            return
         # The page scrapes when it likes to; where that is evenly, the times are made so to the millisecond, which takes least room.
         self._kept_at = aligned(scrape.at, self._kept_at + status.target.interval, status.target.interval)
-        self._pending = self.pool.keep(status.target, self._kept_at, samples)
+        self._pending = self.pool.keep(status, self._labeller, scrape, self._kept_at)
+        known = self._shows_all(scrape)
+        self._pending.add_done_callback(lambda written: self._written(written, scrape.at if known else None))
+
+    def _shows_all(self, scrape: Scrape) -> bool:
+        """Whether the page of this machine's exporter says what there is, or that it is down: not while it begins."""
+        if not self._local.grace:
+            return True
+        if self._answers_since is None and scrape.up:
+            self._answers_since = self._clock()
+        return self._answers_since is not None and self._clock() - self._answers_since >= EXPORTER_FINDS
+
+    def _written(self, written: Future[None], at: float | None) -> None:
+        """In the writing thread. A store tells of a disk that does not take it; what it raises is an error of ours."""
+        fault = None if written.cancelled() else written.exception()
+        if fault is not None:
+            self._local.not_kept += 1
+            log.error("a scrape of this machine's exporter could not be kept", exc_info=fault)
+        elif at is not None:
+            self._local.known_at = at
 
     async def reload(self, history: HistorySettings, alerts: AlertSettings) -> tuple[str, ...]:
         """Takes targets, rules and thresholds from settings that were read anew, one reload at a time; what else is new, by name: that needs a restart.
@@ -209,44 +233,64 @@ class Backend:
         async with self._reloading:
             before = self._alerts
             self._alerts = replace(before, **{name: getattr(alerts, name) for name in _TAKEN_ALERTS})
+            groups: Sequence[PreparedGroup] = ()
             if self.evaluator is not None:
                 try:
-                    await asyncio.to_thread(self.evaluator.reload)
+                    groups = await asyncio.to_thread(self.evaluator.read_anew)
                 except BaseException as error:
                     self._alerts = before
                     if isinstance(error, RuleError | ThresholdError | OSError):
                         raise SettingsError(str(error)) from None
                     raise
+            # First the targets: no new rule is evaluated before a new target has been asked.
             self._history = replace(self._history, targets=history.targets)
             self.pool.set_targets(history.targets)
+            if self.evaluator is not None:
+                await asyncio.to_thread(self.evaluator.take, groups)
             return (*_differing("alerts", self._alerts, alerts), *_differing("history", self._history, history))
 
     async def run(self) -> None:
         """Scrapes, evaluates and tells until cancelled."""
-        stop = threading.Event()
-        thread: threading.Thread | None = None
-        if self.evaluator is not None:
-            thread = threading.Thread(target=self.evaluator.run_until, args=(stop,), name="poise-evaluator", daemon=True)
-            thread.start()
-        try:
+        # Each step of the end is taken whatever becomes of those before it, and none needs a thread: there may be none left.
+        async with contextlib.AsyncExitStack() as closing:
+            closing.callback(self.close)
+            closing.push_async_callback(self.querier.close)
+            if self.evaluator is not None:
+                closing.push_async_callback(_running(self.evaluator))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.pool.run())
                 tasks.create_task(self.notifier.run())
-        finally:
-            stop.set()
-            if thread is not None:
-                await asyncio.to_thread(thread.join, _THREAD_SECONDS)
-            await self.querier.close()
-            self.close()
 
     def close(self) -> None:
         """Gives the files free."""
-        with contextlib.suppress(Exception):  # what could not be appended at the end was told by the store
-            if self._pending is not None:
-                self._pending.result(_THREAD_SECONDS)
-        self.store.close()
-        if self._memory is not None:
-            self._memory.close()
+        with contextlib.ExitStack() as closing:
+            if self._memory is not None:
+                closing.callback(self._memory.close)
+            closing.callback(self.store.close)
+            with contextlib.suppress(Exception):  # what could not be appended at the end was told by the store
+                if self._pending is not None:
+                    self._pending.result(_THREAD_SECONDS)
+
+
+def _running(evaluator: Evaluator) -> Callable[[], Awaitable[None]]:
+    """Runs the evaluator in a thread; gives what ends it. Raises RuntimeError when there is no thread for it."""
+    stop, ended, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def evaluate() -> None:
+        try:
+            evaluator.run_until(stop)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop did not wait for so long
+                loop.call_soon_threadsafe(ended.set)
+
+    async def end() -> None:
+        stop.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_THREAD_SECONDS):
+                await ended.wait()
+
+    threading.Thread(target=evaluate, name="poise-evaluator", daemon=True).start()
+    return end
 
 
 def _differing(table: str, before: AlertSettings | HistorySettings, wanted: AlertSettings | HistorySettings) -> list[str]:

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -23,7 +25,7 @@ from poise.alerts import settings as alert_settings
 from poise.alerts.settings import AlertSettings
 from poise.dashboard.app import create_app
 from poise.dashboard.backend import Backend
-from poise.dashboard.connections import BACKLOG, BoundedConnection, Exhaustion, of_the_clients
+from poise.dashboard.connections import BoundedConnection, Exhaustion, bounds, of_the_clients
 from poise.dashboard.exporter_process import ExporterProcess
 from poise.dashboard.flags import add_arguments, exporter_command
 from poise.dashboard.live import Live
@@ -39,6 +41,7 @@ from poise.exporter.settings import SettingsError
 from poise.history import page_token
 from poise.history import settings as history_settings
 from poise.history.fetch import FetchError, address, fetch
+from poise.history.own_limits import own_limit
 from poise.history.promql.labels import labels
 from poise.history.scrape import ACCEPT, PAGE_LIMIT
 from poise.history.settings import HistorySettings
@@ -54,7 +57,9 @@ PROBE_TIMEOUT = 2.0
 PROBE_AGAIN = 5.0
 #: Seconds for everything to end; the promise is two.
 SHUTDOWN = 1.8
-COULD_NOT = 2
+#: Threads in which names are looked up and files are read. A resolver may hold one for half a minute.
+HELPERS = 6
+BROKE, COULD_NOT = 1, 2
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,6 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         except SettingsError as error:
             print(f"poise up: {error}", file=sys.stderr)
             return COULD_NOT
+        except RuntimeError as error:
+            if not own_limit(error):
+                raise
+            print(f"poise up: {own_limit(error)}", file=sys.stderr)
+            return BROKE
 
 
 def _settings(arguments: argparse.Namespace) -> tuple[HistorySettings, AlertSettings]:
@@ -109,7 +119,15 @@ def _backend(arguments: argparse.Namespace, settings: tuple[HistorySettings, Ale
     history, alerts = settings
     path = None if arguments.no_history else Path(history.path) if history.path else history_settings.default_path(os.environ)
     token = None if arguments.no_history else page_token.token_path(os.environ)
-    return Backend(history, alerts, local=_local(arguments), path=path, page=page, token=lambda: page_token.opened(token))
+    return Backend(
+        history,
+        alerts,
+        local=_local(arguments),
+        path=path,
+        page=page,
+        token=lambda: page_token.opened(token),
+        starts_exporter=not arguments.no_exporter and is_loopback(address(arguments.exporter).host),
+    )
 
 
 def _local(arguments: argparse.Namespace) -> Target:
@@ -139,6 +157,7 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(Exhaustion(time.monotonic))
+    loop.set_default_executor(_helpers())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
@@ -159,6 +178,8 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     )
     reloading = Reloading(lambda: _settings(arguments), backend.reload, exporter.read_again)
     loop.add_signal_handler(signal.SIGHUP, reloading.wish)
+    # Who starts this process may have it kept back until here (`poise.cli.process`); what came meanwhile comes now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     backend.register(live.metrics.registry)
     app = create_app(
         live,
@@ -167,11 +188,12 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
         routers=backend.routers(),
         alert_page=backend.alert_page,
     )
+    most, backlog = bounds(resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(settings[0].targets))
     server = _Server(
         uvicorn.Config(
             app,
-            http=BoundedConnection,
-            backlog=BACKLOG,
+            http=BoundedConnection.at_most(most),
+            backlog=backlog,
             loop="asyncio",
             lifespan="off",
             log_config=None,
@@ -211,15 +233,31 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     await asyncio.gather(*tasks, return_exceptions=True)
     broken = [task for task in tasks if not task.cancelled() and task.exception() is not None]
     for task in broken:
-        log.error("%s broke", task.get_name(), exc_info=task.exception())
-    code = 1 if broken else 0
+        fault = task.exception()
+        lacking = own_limit(fault) if fault is not None else ""
+        log.error("%s broke%s", task.get_name(), f": {lacking}" if lacking else "", exc_info=None if lacking else fault)
+    code = BROKE if broken else 0
     if threading.active_count() > 1:
         _leave_hard(code)
     return code
 
 
+def _helpers() -> ThreadPoolExecutor:
+    """The loop's threads, all of them started: later there may be none left. Raises RuntimeError when there are too few now."""
+    threads = ThreadPoolExecutor(HELPERS, thread_name_prefix="poise-helper")
+    together = threading.Barrier(HELPERS + 1)
+    try:
+        for _ in range(HELPERS):
+            threads.submit(together.wait)
+        together.wait()
+    except RuntimeError:
+        together.abort()
+        raise
+    return threads
+
+
 def _leave_hard(code: int) -> None:
-    """Ends the process although threads are left: those in which asyncio looks up names, which it and Python would wait for.
+    """Ends the process although threads are left: those in which asyncio looks up names, which it and Python would wait for, in a thread of its own.
 
     A resolver that does not answer takes half a minute to say so, and nothing can interrupt it. Everything else has ended by now, so all that
     can be lost is output.

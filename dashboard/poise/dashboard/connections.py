@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,6 +20,11 @@ REQUEST_SECONDS = 10.0
 MOST_CONNECTIONS = 256
 #: Connections that wait to be taken. asyncio takes all of them at once, before any of them is looked at, so they need descriptors too.
 BACKLOG = 64
+#: Descriptors that clients never get, beside one for each target: history, memory, libraries, logs, the exporter, Alertmanagers, name lookups.
+#: `poise up` with a history and an exporter of its own has 19 open.
+RESERVE = 32
+#: With fewer connections no page can be had.
+FEWEST_CONNECTIONS, FEWEST_BACKLOG = 8, 4
 #: Seconds between two lines that say that there are no descriptors left; asyncio tells of each connection that it could not take.
 EXHAUSTION_EVERY = 60.0
 
@@ -56,8 +61,25 @@ class Exhaustion:
             log.warning("no connection can be taken: %s; a higher limit of open files (ulimit -n) helps", context.get("exception"))
 
 
+def bounds(descriptors: int, targets: int) -> tuple[int, int]:
+    """How many connections of clients may be open, and how many may wait, in a process of so many descriptors (-1: any number) and targets.
+
+    What clients take is not there for scrapes, so that too many of them would make targets seem to be down.
+    """
+    free = MOST_CONNECTIONS + BACKLOG if descriptors < 0 else descriptors - RESERVE - targets
+    backlog = min(BACKLOG, max(FEWEST_BACKLOG, free // 5))
+    return min(MOST_CONNECTIONS, max(FEWEST_CONNECTIONS, free - backlog)), backlog
+
+
 class BoundedConnection(H11Protocol):
     """One connection. When there are too many, the longest that sends its request makes room, else the longest of all; a browser comes back."""
+
+    most: ClassVar[int] = MOST_CONNECTIONS
+
+    @classmethod
+    def at_most(cls, most: int) -> type[BoundedConnection]:
+        """The same for so many connections."""
+        return cast("type[BoundedConnection]", type(cls.__name__, (cls,), {"most": most}))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Starts the clock, and makes room."""
@@ -65,7 +87,7 @@ class BoundedConnection(H11Protocol):
         self._since = self.loop.time()
         self._deadline: asyncio.TimerHandle | None = self.loop.call_later(REQUEST_SECONDS, self.abort)
         others = [other for other in self.connections if isinstance(other, BoundedConnection) and other is not self]
-        if len(others) >= MOST_CONNECTIONS:
+        if len(others) >= self.most:
             min(others, key=lambda other: (not other.is_sending, other._since)).abort()
 
     def data_received(self, data: bytes) -> None:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from poise.dashboard import die_with_parent
 from poise.dashboard.numbers import TEXT_CHARACTERS, shortened
 from poise.dashboard.observation import ExporterMode, ExporterStatus
+from poise.history.own_limits import own_limit
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,13 @@ class ExporterProcess:
             began = self._clock()
             try:
                 await self._start()
-            except OSError as error:  # no process, memory or descriptor is left, or Python was replaced under us: that may pass
-                how = f"it cannot be started: {error.strerror or error}"
+            except (
+                OSError,
+                RuntimeError,
+                MemoryError,
+            ) as error:  # no process, thread or memory is left, or Python was replaced: that may pass
+                words = error.strerror if isinstance(error, OSError) else ""
+                how = f"it cannot be started: {own_limit(error) or words or error}"
             else:
                 how = await self._live(notice, restarts)
             if self._clock() - began >= STEADY:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 
@@ -19,6 +20,8 @@ from poise.dashboard.self_metrics import SelfMetrics
 from poise.history.fetch import FetchError, address
 from poise.history.recent import RecentWindow
 from poise.history.scrape import DEFAULT_INTERVAL, Fetch, Scrape, Scraper
+
+log = logging.getLogger(__name__)
 
 #: Seconds between attempts while the exporter does not answer: a person who starts it looks at the page.
 RETRY = 1.0
@@ -70,6 +73,7 @@ class Live:
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
         self._closing = False
+        self._fault = ""  # what was told
 
     # ------------------------------------------------------------------------------------------------------------- reading
     @property
@@ -149,6 +153,19 @@ class Live:
         await self._publish()
         return scrape
 
+    async def _look(self) -> bool:
+        """One look, whatever goes wrong with it; whether the exporter answered."""
+        try:
+            scrape = await self.scrape_once()
+        except Exception as error:  # the next look comes as planned: a page that stands still would be the worse fault
+            words = f"{type(error).__name__}: {error}"
+            if words != self._fault:
+                log.exception("the exporter could not be looked at")
+            self._fault = words
+            return False
+        self._fault = ""
+        return scrape.up
+
     async def _read_checks(self) -> None:
         """The checks beside a successful scrape. When they cannot be read there is no verdict, rather than the last one."""
         try:
@@ -163,9 +180,9 @@ class Live:
         due = self._clock()
         while True:
             self._wake.clear()
-            scrape = await self.scrape_once()
+            up = await self._look()
             now = self._clock()
-            due = max(due + self._interval, now) if scrape.up else now + RETRY
+            due = max(due + self._interval, now) if up else now + RETRY
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(due - now):
                     await self._wake.wait()

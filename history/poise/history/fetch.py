@@ -8,6 +8,7 @@ than the one it is for.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import ssl
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import h11
 from poise.exporter.access import PLAIN
 from poise.exporter.engines.credentials import BROKE_OFF, AccessError, Credentials, tls_problem
 from poise.exporter.unpacking import ENCODINGS, UnpackError, unpacked
+from poise.history.own_limits import numbers, own_limit
 
 _CHUNK_BYTES = 65_536
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -32,6 +34,10 @@ class FetchError(Exception):
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
+
+
+class Exhausted(FetchError):
+    """This process lacked something to ask with: nothing is known of the other side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +132,20 @@ class Fetcher:
         """One request and its answer, whatever its status; with `only_success` any but 200 raises before its body is read.
 
         Raises:
-            FetchError: no connection, no whole answer in time, larger than the limit, no HTTP, or credentials that cannot be used.
+            FetchError: no connection, no whole answer in time, larger than the limit, no HTTP, or credentials that cannot be used; `Exhausted`
+                when this process lacked descriptors, threads or memory.
             ValueError: the URL is none.
         """
         where = address(url)
+        try:
+            return await self._in_words(where, request, timeout, limit, only_success)
+        except Exception as error:
+            lacking = own_limit(error)
+            if not lacking:
+                raise
+            raise Exhausted(lacking) from None
+
+    async def _in_words(self, where: Address, request: Request, timeout: float, limit: int, only_success: bool) -> Answer:
         try:
             async with asyncio.timeout(timeout):
                 return await self._exchange(where, request, limit, only_success)
@@ -155,7 +171,10 @@ class Fetcher:
         except (UnicodeError, h11.LocalProtocolError) as error:
             raise FetchError(f"the URL cannot be asked for ({error})") from None
         except OSError as error:
-            raise FetchError(f"cannot connect: {error.strerror or error}") from None
+            # All addresses of a name were tried.
+            refused = set(numbers(error)) == {errno.ECONNREFUSED}
+            words = "connection refused: nothing listens there" if refused else f"cannot connect: {error.strerror or error}"
+            raise FetchError(words, refused=refused) from None
 
     async def _exchange(self, where: Address, request: Request, limit: int, only_success: bool) -> Answer:
         secrets = self._credentials.headers()

@@ -1,12 +1,13 @@
 """Scrapes several targets into a store, each at its own moments, until told to stop; targets come and go while it runs.
 
-    targets ─► one task each: wait for the slot ─► Scraper ─► Labeller ─► one thread: store.append
+    targets ─► one task each: wait for the slot ─► Scraper (large pages: threads) ─► one thread: Labeller, store.append
                                                       └─► observe (the page)
 
 Owns when whom is scraped. A target's moments are *slots*: multiples of its interval, moved by a share of it that depends on the target alone,
-so that not all are scraped at once and none drifts. A slot that is missed is left out. The store is written by one thread, so that neither the
+so that not all are scraped at once and none drifts. A slot that is missed is left out; the first scrape of a target waits for none, so that what it
+says is known at once (settling.py). Whatever goes wrong with one target ends neither its loop nor that of another. The store is written by one thread, so that neither the
 hourly flush nor a slow disk holds up the event loop; while the last scrape of a target is still on its way to the disk, further ones are
-observed and counted as not kept. Semantics of what is appended: Prometheus' (scrape/scrape.go).
+observed and counted as not kept; so is an attempt for which this process lacked something. Semantics of what is appended: Prometheus' (scrape/scrape.go).
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ log = logging.getLogger(__name__)
 #: A scrape that begins so near to its slot gets the slot's time, because evenly spaced times take least room: share of the interval, and
 #: seconds. Prometheus takes 1 % up to 2 ms (scrape/scrape.go, ScrapeTimestampTolerance); a busy machine of two cores wakes us later than that.
 ALIGN_SHARE, ALIGN_SECONDS = 0.01, 0.01
+#: Seconds between the first scrapes of targets that come together: hundreds of pages at once would take each other's time.
+FIRST_APART = 0.02
+#: Large pages that are read at the same time. They share one interpreter: more would not be faster, but a usual one need not wait for one that
+#: changes all its labels.
+READERS = 2
+#: Seconds until it is tried again to take a target over for which this process lacked something.
+AGAIN = 1.0
 
 
 class SampleStore(Protocol):
@@ -45,7 +53,11 @@ class SampleStore(Protocol):
 
 @dataclass(slots=True)
 class TargetStatus:
-    """How one target does. `last` is None before the first attempt; `not_kept` counts scrapes that the store was not ready for."""
+    """How one target does. `last` is None before the first attempt; `not_kept` counts scrapes that the store was not ready for, and those that
+    were none (`Scrape.ours`).
+
+    `known_at` is when it was asked last (Unix seconds), as far as the store has it; `grace` seconds for which it may be no good at first.
+    """
 
     target: Target
     last: Scrape | None = None
@@ -53,6 +65,15 @@ class TargetStatus:
     failures: int = 0
     not_kept: int = 0
     samples: int = 0
+    known_at: float | None = None
+    grace: float = 0.0
+
+    def count(self, scrape: Scrape) -> None:
+        """Takes in an attempt."""
+        self.last = scrape
+        self.successes += scrape.up
+        self.failures += not scrape.up and not scrape.ours
+        self.not_kept += scrape.ours
 
     @property
     def metadata(self) -> Mapping[str, Metadata]:
@@ -62,7 +83,7 @@ class TargetStatus:
     @property
     def health(self) -> str:
         """In Prometheus' words."""
-        return "unknown" if self.last is None else "up" if self.last.up else "down"
+        return "unknown" if self.last is None or self.last.ours else "up" if self.last.up else "down"
 
 
 def offset(target: Target) -> float:
@@ -89,10 +110,7 @@ def fetcher(target: Target) -> Fetch:
 
 
 class ScrapePool:
-    """Scrapes targets. `observe` gets each attempt at once, in the event loop, whatever the store does. Runs in one event loop.
-
-    `at_once`: the first scrape of a target is not left to its first slot.
-    """
+    """Scrapes targets. `observe` gets each attempt at once, in the event loop, whatever the store does. Runs in one event loop."""
 
     def __init__(
         self,
@@ -102,18 +120,17 @@ class ScrapePool:
         clock: Callable[[], float],
         observe: Callable[[Target, Scrape], None] = lambda target, scrape: None,
         get: Callable[[Target], Fetch] = fetcher,
-        at_once: bool = False,
     ) -> None:
         self._store = store
         self._wall_clock = wall_clock
         self._clock = clock
         self._observe = observe
         self._get = get
-        self._at_once = at_once
         self._wanted: tuple[Target, ...] = ()
         self._changed = asyncio.Event()
         self._running: dict[str, _TargetLoop] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="poise-history")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="poise-page")
 
     def set_targets(self, targets: Sequence[Target]) -> None:
         """The targets from now on: new ones are scraped, those that are gone end, changed ones are taken anew. Labels must be distinct."""
@@ -128,13 +145,19 @@ class ScrapePool:
         """Scrape until cancelled. What was scraped by then is in the store when this returns."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                self._writer.submit(int)  # its thread is there from now on: later there may be none left
                 while True:
                     await self._changed.wait()
                     self._changed.clear()
-                    await self._take_over(tasks)
+                    try:
+                        await self._take_over(tasks)
+                    except Exception:
+                        log.exception("the targets could not be taken over; it is tried again")
+                        asyncio.get_running_loop().call_later(AGAIN, self._changed.set)
         finally:
             last = [loop.pending for loop in self._running.values() if loop.pending is not None]
             self._writer.shutdown(wait=False)
+            self._readers.shutdown(wait=False, cancel_futures=True)
             await asyncio.gather(*(asyncio.wrap_future(future) for future in last), return_exceptions=True)
 
     async def _take_over(self, tasks: asyncio.TaskGroup) -> None:
@@ -147,10 +170,9 @@ class ScrapePool:
             if key not in wanted:
                 log.info("target %s (%s) is not scraped any more", loop.status.target.name, loop.status.target.url)
                 self._writer.submit(self._store.forget_target, key, self._wall_clock())
-        for key, target in wanted.items():
-            if key not in self._running:
-                loop = self._running[key] = _TargetLoop(target, self)
-                loop.task = tasks.create_task(loop.run(at_once=self._at_once), name=f"scraping {target.name}")
+        for number, target in enumerate(target for key, target in wanted.items() if key not in self._running):
+            loop = self._running[target.key] = _TargetLoop(target, self)
+            loop.task = tasks.create_task(loop.run(number * FIRST_APART), name=f"scraping {target.name}")
 
     # What a loop needs of its pool.
     def scraper(self, target: Target) -> Scraper:
@@ -164,11 +186,17 @@ class ScrapePool:
             max_series=target.sample_limit,
             empty_is_up=True,
             get=self._get(target),
+            threads=self._readers,
         )
 
-    def keep(self, target: Target, at: float, samples: Mapping[Labels, float]) -> Future[None]:
-        """Append in the writing thread."""
-        return self._writer.submit(self._store.append, target.key, at, samples)
+    def keep(self, status: TargetStatus, labeller: Labeller, scrape: Scrape, at: float) -> Future[None]:
+        """Label and append in the writing thread, the only one that has the labeller."""
+        return self._writer.submit(self._append, status, labeller, scrape, at)
+
+    def _append(self, status: TargetStatus, labeller: Labeller, scrape: Scrape, at: float) -> None:
+        samples = labeller.samples(scrape)
+        status.samples += len(samples)
+        self._store.append(status.target.key, at, samples)
 
     def tell(self, target: Target, scrape: Scrape) -> None:
         """An attempt was made."""
@@ -189,6 +217,7 @@ class _TargetLoop:
         self.task: asyncio.Task[None] | None = None
         self._labeller = Labeller(target)
         self._pool = pool
+        self._told = ""
 
     async def stop(self) -> None:
         """Ends it; a scrape in flight is given up."""
@@ -196,31 +225,48 @@ class _TargetLoop:
             self.task.cancel()
             await asyncio.wait([self.task])
 
-    async def run(self, *, at_once: bool) -> None:
-        """Scrape at every slot until cancelled."""
+    async def run(self, wait: float) -> None:
+        """Scrape in `wait` seconds and then at every slot, until cancelled."""
         target, slot = self.status.target, None
-        if at_once:
-            await self._scrape(self._pool.now())
+        await asyncio.sleep(wait)
+        due = self._pool.now()
         while True:
+            try:
+                await self._scrape(due)
+            except Exception as error:  # the next scrape comes as planned, and those of other targets
+                self._not_kept(error)
             now = self._pool.now()
             slot, due = next_slot(target, now, slot)
             await asyncio.sleep(due - now)
-            await self._scrape(due)
 
     async def _scrape(self, due: float) -> None:
         status, target = self.status, self.status.target
         scrape = await self.scraper.scrape()
         if scrape.error != (status.last.error if status.last is not None else ""):
             log.warning("target %s (%s): %s", target.name, target.url, scrape.error or "answers again")
-        status.last = scrape
-        status.successes += scrape.up
-        status.failures += not scrape.up
+        status.count(scrape)
         self._pool.tell(target, scrape)
-        if self.pending is not None:
-            if not self.pending.done():
-                status.not_kept += 1
-                return
-            self.pending.result()  # a store tells of a disk that does not take it; what it raises is an error of ours
-        samples = self._labeller.samples(scrape)
-        status.samples += len(samples)
-        self.pending = self._pool.keep(target, aligned(scrape.at, due, target.interval), samples)
+        if scrape.ours:
+            return
+        if self.pending is not None and not self.pending.done():
+            status.not_kept += 1
+            return
+        self.pending = self._pool.keep(status, self._labeller, scrape, aligned(scrape.at, due, target.interval))
+        self.pending.add_done_callback(lambda written: self._written(written, scrape.at))
+
+    def _written(self, written: Future[None], at: float) -> None:
+        """In the writing thread. A store tells of a disk that does not take it; what it raises is an error of ours."""
+        if written.cancelled():
+            return
+        fault = written.exception()
+        if fault is not None:
+            self._not_kept(fault)
+        else:
+            self.status.known_at, self._told = at, ""
+
+    def _not_kept(self, fault: BaseException) -> None:
+        self.status.not_kept += 1
+        words = f"{type(fault).__name__}: {fault}"
+        if words != self._told:
+            log.error("target %s (%s): a scrape could not be kept", self.status.target.name, self.status.target.url, exc_info=fault)
+        self._told = words

@@ -95,7 +95,7 @@ def test_half_a_request_ends_and_so_does_one_that_trickles(monkeypatch: pytest.M
 
 
 def test_many_silent_clients_keep_neither_a_page_nor_an_event_stream_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(BoundedConnection, "most", 8)
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE), serving() as port:
@@ -113,7 +113,7 @@ def test_many_silent_clients_keep_neither_a_page_nor_an_event_stream_out(monkeyp
 
 
 def test_when_all_are_answered_the_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(BoundedConnection, "most", 3)
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE), serving() as port:

@@ -22,6 +22,8 @@ VALID_FOR_SENDS = 4
 
 ALERT_NAME = "alertname"
 ALERT_STATE = "alertstate"
+#: The names of the series that alerting rules write.
+OF_ALERTS = (ALERTS, ALERTS_FOR_STATE) = ("ALERTS", "ALERTS_FOR_STATE")
 
 
 class State(StrEnum):
@@ -163,8 +165,8 @@ def ends_at(alert: Alert, at: int, interval: int) -> int:
 def series(alert: Alert) -> list[tuple[Labels, float]]:
     """What the store keeps of an alert that is pending or firing: ALERTS 1, and ALERTS_FOR_STATE since when (Unix seconds)."""
     return [
-        (changed(alert.labels, ((NAME, "ALERTS"), (ALERT_STATE, alert.state.value))), 1.0),
-        (changed(alert.labels, ((NAME, "ALERTS_FOR_STATE"),)), float(alert.active_at // 1000)),
+        (changed(alert.labels, ((NAME, ALERTS), (ALERT_STATE, alert.state.value))), 1.0),
+        (changed(alert.labels, ((NAME, ALERTS_FOR_STATE),)), float(alert.active_at // 1000)),
     ]
 
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from poise.alerts.evaluation import schedule
 from poise.alerts.evaluation.active import ALERT_NAME, State, Transition
 from poise.alerts.evaluation.group_run import GroupRun, Outcome, Query, ToSend
-from poise.alerts.evaluation.inputs import Needs
+from poise.alerts.evaluation.inputs import LOOKBACK, Needs
 from poise.alerts.evaluation.memory import Memory
 from poise.alerts.evaluation.prepared import PreparedGroup, prepare
-from poise.alerts.evaluation.restore import restored
+from poise.alerts.evaluation.restore import given_up, restored
 from poise.alerts.evaluation.views import GroupView, Inputs, needs_of, view
 from poise.alerts.rules import RuleFile
 from poise.history.promql.labels import Labels, get
@@ -29,8 +29,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two evaluations of a group that names no interval; the exporter's page is scraped every 5.
 DEFAULT_INTERVAL = 15.0
-#: Seconds after the start in which nothing is evaluated: before the first scrapes have come, everything that was pending would seem to be over.
-SETTLE = 10.0
+#: Seconds between two looks whether all targets have been asked, while nothing is evaluated before that.
+HELD_LOOK = 0.5
+#: More of its intervals than this between two evaluations of a group are an outage, if the targets had to be waited for in between; else it is one
+#: beyond the lookback: that a busy machine evaluates late must not keep `for` from running out.
+_OUTAGE_INTERVALS = 2
 #: What rules lack changes slowly; it is looked at anew after so many milliseconds.
 _NEEDS_EACH = 60_000
 #: Labels that tell no two alerts of a line in the log apart: they are the same for all alerts of a rule, or of this machine.
@@ -58,7 +61,11 @@ class Counts:
 @dataclass(slots=True)
 class Evaluator:
     """Rules over a store. `read` gives the files; `deliver` takes what is to be sent; `wall` Unix seconds, `clock` monotonic ones; `heed` is told of
-    every change of state once it is remembered."""
+    every change of state once it is remembered.
+
+    `settled` gives, at a moment, since when all that the targets say is known (Unix seconds), None while one of them has still to be asked: nothing
+    is evaluated then, for what was pending or firing would seem to be over (`poise.history.settling.Settling`).
+    """
 
     read: Callable[[], Sequence[RuleFile]]
     query: Query
@@ -70,8 +77,14 @@ class Evaluator:
     interval: float = DEFAULT_INTERVAL
     external: Mapping[str, str] = field(default_factory=dict)
     heed: Callable[[Sequence[Transition]], None] = lambda _: None
+    settled: Callable[[float], float | None] = lambda now: now
     _runs: dict[str, GroupRun] = field(default_factory=dict, init=False)
+    #: Whether it waits for the targets. No slot before the moment from which on they are known is evaluated, and of a group none before its first.
+    _held: bool = field(default=True, init=False)
     _not_before: int = field(default=0, init=False)
+    _first_slots: Mapping[str, int] = field(default_factory=dict, init=False)
+    #: When what was remembered was taken over.
+    _begun: int | None = field(default=None, init=False)
     _needs: Mapping[str, Needs] = field(default_factory=dict, init=False)
     _needs_at: int | None = field(default=None, init=False)
     #: Held by whoever changes one of the above, through all queries of a round.
@@ -90,19 +103,15 @@ class Evaluator:
         self.reload()
         ended: list[Transition] = []
         with self._round:
-            self._not_before = now + round(SETTLE * 1000)
             if remembered.evaluated is None:
                 return
+            self._begun = now
             runs = {run.rule.key: run for group in self._runs.values() for run in group.rules if run.rule.alert is not None}
             for key, known in remembered.alerts.items():
                 kept = restored(known, remembered.evaluated, now) if key in runs else {}
                 if key in runs:
                     runs[key].alerts = kept
-                ended += [
-                    Transition(min(remembered.evaluated, now), own, one.state, None, one.value, one.annotations)
-                    for own, one in known.items()
-                    if own not in kept and one.state is not State.INACTIVE
-                ]
+                ended += given_up(known, kept, remembered.evaluated, now)
             self._show_all()
             self._remember(min(remembered.evaluated, now), ended)
         self._tell(ended, ())
@@ -110,11 +119,19 @@ class Evaluator:
     def reload(self) -> None:
         """Reads the rule files anew; rules that are there still go on where they stood, and alerts of those that are not end. A round that goes on
         ends with the rules that it has. Raises as `start`, and changes nothing then."""
+        self.take(self.read_anew())
+
+    def read_anew(self) -> tuple[PreparedGroup, ...]:
+        """The rules as their files say now, for `take`. Raises as `start`."""
         groups = prepare(self.read(), self.interval)
         for group in groups:
             for rule in group.rules:
                 if rule.error:
                     logger.error("%s:%d, group %s, %s: %s", group.file, rule.rule.line, group.name, rule.rule.title, rule.error)
+        return groups
+
+    def take(self, groups: Sequence[PreparedGroup]) -> None:
+        """Goes over to these rules as `reload` says."""
         with self._handover:
             self._read_anew = groups
         self._take_in()
@@ -157,13 +174,19 @@ class Evaluator:
         return transitions, to_send
 
     def run_due(self) -> float:
-        """Evaluates every group whose slot has come; seconds until the next one comes."""
+        """Evaluates every group whose slot has come; seconds until the next one comes, or the next look whether the targets are known."""
         now = self._now()
+        since = self.settled(now / 1000)
+        if since is None:
+            self._held = True
+            return HELD_LOOK
         transitions: list[Transition] = []
         to_send: list[ToSend] = []
         evaluated = False
         with self._round:
-            for key, run in self._runs.items():
+            if self._held:
+                self._go_on(round(since * 1000))
+            for key, run in self._in_order(now):
                 try:
                     outcome = self._run_group(key, run, now)
                 except Exception:  # whatever it is, the other groups are evaluated
@@ -182,6 +205,18 @@ class Evaluator:
         self._tell(transitions, to_send)
         return self._until_next(now)
 
+    def _go_on(self, since: int) -> None:
+        """The targets are known since then: whatever is evaluated next sees that, and what groups record for each other."""
+        self._held, self._not_before = False, since
+        groups = {key: run.group for key, run in self._runs.items()}
+        given = {key: group.gives for key, group in groups.items()}
+        before = {key: [other for other in groups if other != key and given[other] & group.reads] for key, group in groups.items()}
+        self._first_slots = schedule.first_slots({key: group.interval for key, group in groups.items()}, before, since)
+
+    def _in_order(self, now: int) -> list[tuple[str, GroupRun]]:
+        """The groups by their newest slots, the oldest first: one may read what another recorded before."""
+        return sorted(self._runs.items(), key=lambda one: schedule.slot(one[0], one[1].group.interval, now))
+
     def _until_next(self, now: int) -> float:
         """Seconds until a slot after `now`. Never longer than an interval: the clock may have been set back since `now` was read."""
         intervals = [run.group.interval for run in self._runs.values()]
@@ -197,9 +232,10 @@ class Evaluator:
             # This slot lies before the step, where nothing is known any more; the next one does not.
             logger.warning("the clock was set back by %.0f s; what was pending goes on", (last - at) / 1000)
             run.set_back(last - at)
-            self._not_before = min(self._not_before, now)
-        if at == run.evaluated or at < self._not_before:
+            self._not_before, self._first_slots = min(self._not_before, now), {}
+        if at == run.evaluated or at < max(self._not_before, self._first_slots.get(key, at)):
             return None
+        ended = self._after_outage(run, at)
         outcome = run.run(at, self.query, self.store.append)
         counts = self._counts
         self._counts = Counts(
@@ -209,7 +245,16 @@ class Evaluator:
             counts.seconds + outcome.seconds,
         )
         self._views = {**self._views, key: view(run, self._needs)}
-        return outcome
+        return replace(outcome, transitions=(*ended, *outcome.transitions))
+
+    def _after_outage(self, run: GroupRun, at: int) -> list[Transition]:
+        """Nobody evaluated for long, because the machine slept, its clock was set or a target took long to answer: that time does not count."""
+        last = run.evaluated if run.evaluated is not None else self._begun
+        shortest = _OUTAGE_INTERVALS * run.group.interval
+        if last is None or at - last <= (shortest if self._not_before > last else max(shortest, LOOKBACK)):
+            return []
+        logger.info("group %s was not evaluated for %.0f s: what is pending goes on waiting", run.group.name, (at - last) / 1000)
+        return run.resume(last, at - run.group.interval)
 
     def _remember(self, at: int, transitions: Sequence[Transition]) -> None:
         alerts = {(run.rule.key, own): alert for group in self._runs.values() for run in group.rules for own, alert in run.alerts.items()}

@@ -25,6 +25,7 @@ from poise.alerts.evaluation.active import (
     shifted,
 )
 from poise.alerts.evaluation.prepared import PreparedGroup, PreparedRule
+from poise.alerts.evaluation.restore import given_up, restored
 from poise.history.promql.engine import InstantVector, Result, ScalarValue
 from poise.history.promql.errors import QueryError
 from poise.history.promql.labels import NAME, Labels, changed
@@ -129,6 +130,15 @@ class GroupRun:
         self.evaluated = None if self.evaluated is None else self.evaluated - by
         for run in self.rules:
             run.alerts = {own: shifted(alert, -by) for own, alert in run.alerts.items()}
+
+    def resume(self, last: int, now: int) -> list[Transition]:
+        """Goes on at `now` after an outage that began with the evaluation at `last`; what is to be remembered of alerts that it ended."""
+        ended: list[Transition] = []
+        for run in self.rules:
+            kept = restored(run.alerts, last, now)
+            ended += given_up(run.alerts, kept, last, now)
+            run.alerts = kept
+        return ended
 
     def run(self, at: int, query: Query, keep: Keep) -> Outcome:
         """Evaluates all rules as of `at` (milliseconds)."""

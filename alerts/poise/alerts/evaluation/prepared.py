@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from poise.alerts.evaluation.active import AlertRule
+from poise.alerts.evaluation.active import OF_ALERTS, AlertRule
 from poise.alerts.evaluation.templates import Template, TemplateError, parse_template
 from poise.alerts.rules import Group, Rule, RuleFile
 from poise.history.promql.compile import compile_query
 from poise.history.promql.errors import QueryError
-from poise.history.promql.nodes import Node, Type, type_of
+from poise.history.promql.nodes import Node, Type, selectors, type_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,16 @@ class PreparedGroup:
     @property
     def key(self) -> str:
         return f"{self.file};{self.name}"
+
+    @property
+    def gives(self) -> frozenset[str]:
+        """The names of the series that its rules write."""
+        return frozenset(name for rule in self.rules for name in ((rule.rule.name,) if rule.alert is None else OF_ALERTS))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names of the series that its rules look at."""
+        return frozenset(one.name for rule in self.rules if rule.node is not None for one in selectors(rule.node) if one.name is not None)
 
 
 def prepare(files: Iterable[RuleFile], interval: float) -> tuple[PreparedGroup, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from poise.alerts.evaluation.active import RESOLVED_RETENTION, Alert, State, shifted
+from poise.alerts.evaluation.active import RESOLVED_RETENTION, Alert, State, Transition, shifted
 from poise.history.promql.labels import Labels
 
 #: An outage longer than this makes what was known worthless (Prometheus' --rules.alert.for-outage-tolerance).
@@ -38,3 +38,12 @@ def restored(alerts: Mapping[Labels, Alert], evaluated: int, now: int) -> dict[L
                 if alert.resolved_at is not None and now - alert.resolved_at <= RESOLVED_RETENTION:
                     kept[own] = alert
     return kept
+
+
+def given_up(alerts: Mapping[Labels, Alert], kept: Mapping[Labels, Alert], evaluated: int, now: int) -> list[Transition]:
+    """What is to be remembered of the alerts that are not among those kept after an outage: they ended with the last evaluation."""
+    return [
+        Transition(min(evaluated, now), own, one.state, None, one.value, one.annotations)
+        for own, one in alerts.items()
+        if own not in kept and one.state is not State.INACTIVE
+    ]

@@ -31,12 +31,14 @@ class World:
         self.folder = folder
         self.text = text
         self.now = START
+        self.scraped: float | None = None
         self.sent: list[ToSend] = []
         self.told: list[Transition] = []
         self.store = Store(None, wall=lambda: self.now)
         self.begin()
 
     def begin(self) -> None:
+        self.scraped = None
         self.memory = Memory(self.folder / "alerts.sqlite")
         self.evaluator = Evaluator(
             read=self.files,
@@ -47,6 +49,7 @@ class World:
             wall=lambda: self.now,
             clock=lambda: self.now,
             heed=self.told.extend,
+            settled=lambda now: self.scraped,
         )
         self.evaluator.start()
 
@@ -61,11 +64,15 @@ class World:
         self.now += after
         self.begin()
 
+    def scrape(self, load: float | None) -> None:
+        self.store.append("node", self.now, {} if load is None else {labels({"__name__": "load", "gpu": "1"}): load})
+        self.scraped = self.now
+
     def run(self, seconds: float, load: float | None) -> None:
         """So many seconds, a scrape and whatever is due each five."""
         for _ in range(round(seconds / 5)):
             self.now += 5
-            self.store.append("node", self.now, {} if load is None else {labels({"__name__": "load", "gpu": "1"}): load})
+            self.scrape(load)
             self.evaluator.run_due()
 
     @property
@@ -227,9 +234,7 @@ def test_a_rule_without_input_and_one_without_history_are_not_ok(world: World) -
 
 
 def test_a_rule_whose_window_was_scaled_below_two_scrapes_is_told(world: World) -> None:
-    world.text = (
-        "groups: [{name: g, interval: 15s, rules: [{alert: Short, expr: 'rate(load[9s]) > 1'}, {alert: Fine, expr: 'rate(load[10s]) > 1'}]}]"
-    )
+    world.text = "groups: [{name: g, interval: 15s, rules: [{alert: Short, expr: 'rate(load[9s]) > 1'}, {alert: Fine, expr: 'rate(load[10s]) > 1'}]}]"
     world.evaluator.reload()
     world.run(90, 0.5)
     short, fine = (rule.needs for group in world.evaluator.view() for rule in group.rules)

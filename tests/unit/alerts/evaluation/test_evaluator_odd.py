@@ -37,6 +37,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
+        begun = self.now
         self.memory = Memory(self.folder / "alerts.db")
         self.evaluator = Evaluator(
             read=lambda: [parse_rules(text, name) for name, text in self.files.items()],
@@ -47,6 +48,7 @@ class World:
             wall=lambda: self.now,
             clock=lambda: self.now,
             heed=self.told.extend,
+            settled=lambda now: begun,
         )
         self.evaluator.start()
 
