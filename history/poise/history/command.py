@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,9 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     out.add_argument("--query", metavar="EXPR", help="write the result of this expression as CSV instead")
     out.add_argument(
-        "--start", metavar="TIME", help="from then on: 2026-11-30T08:00:00Z, Unix seconds, or --start=-24h (default: all; of a query 1h)"
+        "--start",
+        metavar="TIME",
+        help="from then on: 2026-11-30T08:00:00Z, Unix seconds, or --start=-24h, so long before the end (default: all; of a query 1h)",
     )
-    out.add_argument("--end", metavar="TIME", help="until then (default: the newest sample)")
+    out.add_argument(
+        "--end", metavar="TIME", help="until then; --end=-1h, with any --start=-2h, counts from the newest sample (default: that)"
+    )
     out.add_argument("--step", metavar="DURATION", help="of a query: time between two values (default: a 360th of the range)")
     out.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     for action in (stats, out):
@@ -126,23 +129,31 @@ def _export(store: ReadOnlyStore, arguments: argparse.Namespace) -> None:
     last = max((at for at in (newest, edges[1] if edges else None) if at is not None), default=None)
     if last is None:
         raise CommandError(f"{store.path} holds no sample yet")
-    now = time.time()
-    end = _moment(arguments.end, "--end", now) if arguments.end else last / 1000
+    start, end = _span(arguments, last / 1000)
     if arguments.query:
-        start = _moment(arguments.start, "--start", now) if arguments.start else end - _DEFAULT_RANGE
         step = _step(arguments.step) if arguments.step else max((end - start) / _DEFAULT_STEPS, 1.0)
         _write(export.comma_separated(Engine(store, timeout=_QUERY_TIMEOUT).range(arguments.query, start, end, step)), arguments.output)
         return
-    start = _moment(arguments.start, "--start", now) if arguments.start else 0.0
-    if start > end:
-        raise CommandError(f"--start={arguments.start} is after the end, {moments.written(end)}")
     selectors = [matchers(match) for match in arguments.match] or [()]
     _write(export.open_metrics(store, selectors, round(start * 1000), round(end * 1000)), arguments.output)
 
 
-def _moment(text: str, flag: str, now: float) -> float:
+def _span(arguments: argparse.Namespace, newest: float) -> tuple[float, float]:
+    """From when until when, in Unix seconds. "-3m" is three minutes before the end where that is said as a moment, else before the newest sample: a
+    history that nobody writes any more has nothing of the three minutes before now."""
+    end = _moment(arguments.end, "--end", newest) if arguments.end else newest
+    anchor = newest if arguments.end and arguments.end.startswith("-") else end
+    begin = end - _DEFAULT_RANGE if arguments.query else min(0.0, end)
+    start = _moment(arguments.start, "--start", anchor) if arguments.start else begin
+    if start > end:
+        whose = f"--end={arguments.end}" if arguments.end else "the newest sample"
+        raise CommandError(f"--start={arguments.start} is {moments.written(start)}, after the end, {moments.written(end)} ({whose})")
+    return start, end
+
+
+def _moment(text: str, flag: str, anchor: float) -> float:
     try:
-        return moments.moment(text, now)
+        return moments.moment(text, anchor)
     except ValueError as error:
         raise CommandError(f"{flag}={text}: {error}; write 2026-11-30T08:00:00Z, Unix seconds, or -24h") from None
 

@@ -48,13 +48,16 @@ def length(text: str) -> float:
         raise ValueError(f'cannot parse "{text}" to a valid duration') from None
 
 
-def moment(text: str, now: float) -> float:
-    """As `unix_seconds`, or so long ago: "-24h". Raises ValueError."""
+def moment(text: str, anchor: float) -> float:
+    """As `unix_seconds`, or so long before `anchor`: "-24h". Raises ValueError."""
     if text.startswith("-") and not _NUMBER.fullmatch(text):
-        return now - length(text[1:])
+        return anchor - length(text[1:])
     return unix_seconds(text)
 
 
 def written(seconds: float) -> str:
-    """A moment as people read it: RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A moment as people read it: RFC 3339 in UTC, to the second; one that no calendar has as its Unix seconds."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"

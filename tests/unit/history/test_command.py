@@ -133,6 +133,27 @@ def test_export_writes_a_query_as_csv(kept: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "minutes"),
+    [
+        (("--start=-3m",), (0, 3)),
+        (("--start=-3m", "--end=-1m"), (1, 3)),
+        (("--start=-3m", "--end", "2023-11-15T00:49:00Z"), (10, 13)),
+        (("--start", "2023-11-15T00:49:00Z", "--end=-5m"), (5, 10)),
+    ],
+)
+@pytest.mark.parametrize("query", [True, False])
+def test_relative_times_count_from_the_end_of_a_history_that_nobody_writes(
+    kept: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], minutes: tuple[int, int], query: bool
+) -> None:
+    newest = 1_700_009_940  # 2023-11-15T00:59:00Z
+    what = ("--query", 'up{instance="n1"}', "--step", "1m") if query else ("--match", 'up{instance="n1"}')
+    assert run(kept, "export", *what, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    times = [float(row["time"]) for row in csv.DictReader(lines)] if query else [float(line.split()[-1]) for line in lines[:-1]]
+    assert (times[-1], times[0]) == tuple(newest - 60 * minute for minute in minutes)
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (("export", "--match", "rate(up[5m])"), "match[] takes a selector"),
@@ -141,7 +162,13 @@ def test_export_writes_a_query_as_csv(kept: Path, tmp_path: Path) -> None:
         (("export", "--step", "5m"), "--step is of a query"),
         (("export", "--start", "yesterday"), '--start=yesterday: cannot parse "yesterday"'),
         (("export", "--query", "up", "--step", "x"), '--step=x: cannot parse "x"'),
-        (("export", "--start", "2033-01-01T00:00:00Z"), "is after the end, 2023-11-15T00:59:00Z"),
+        (("export", "--start", "2033-01-01T00:00:00Z"), "is 2033-01-01T00:00:00Z, after the end, 2023-11-15T00:59:00Z (the newest sample)"),
+        (("export", "--query", "up", "--start", "2033-01-01T00:00:00Z"), "after the end, 2023-11-15T00:59:00Z (the newest sample)"),
+        (("export", "--start", "1e300"), "--start=1e300 is 1e+300, after the end"),
+        (
+            ("export", "--query", "up", "--start=-1m", "--end=-2m"),
+            "is 2023-11-15T00:58:00Z, after the end, 2023-11-15T00:57:00Z (--end=-2m)",
+        ),
         (("export", "--output", "/nowhere/x"), "--output=/nowhere/x: No such file or directory"),
     ],
 )
