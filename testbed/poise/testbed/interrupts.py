@@ -49,12 +49,34 @@ def left_by(interrupted: KeyboardInterrupt) -> str | None:
 @contextmanager
 def held_off() -> Iterator[None]:
     """In the body both are ignored: cleaning up is not to be stopped half way. Outside the main thread, where Python cannot
-    set handlers and signals do not arrive, nothing is changed."""
-    if threading.current_thread() is not threading.main_thread():
+    set handlers and signals do not arrive, nothing is changed. Within `deferred` they wait, as there."""
+    waits = any(isinstance(signal.getsignal(number), _Waiting) for number in SIGNALS)
+    if waits or threading.current_thread() is not threading.main_thread():
         yield
         return
     with _handled(signal.SIG_IGN):
         yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """In the body both wait; KeyboardInterrupt is raised behind it when one came: for cleaning up that more work follows. In the main
+    thread."""
+    waiting = _Waiting()
+    with _handled(waiting):
+        yield
+    if waiting.came:
+        raise KeyboardInterrupt
+
+
+class _Waiting:
+    """A handler that notes that a signal came."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
 
 
 @contextmanager

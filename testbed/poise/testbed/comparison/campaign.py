@@ -7,12 +7,13 @@ Each repetition is saved as it ends, so that Ctrl-C costs the one that runs and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poise.testbed import records
+from poise.testbed import interrupts, records
 from poise.testbed.bench import drive
 from poise.testbed.bench.profile import LoadProfile
 from poise.testbed.comparison.statistics import estimate
@@ -73,7 +74,7 @@ def measure(
     for number, request in enumerate(requests, start=1):
         say(f"shape {number} of {len(requests)}: {request.shape.name}, {outlook.words()}")
         began = clock()
-        with Deployment.up(request, progress, environ, say) as deployment:
+        with _standing(Deployment.up(request, progress, environ, say)) as deployment:
             outlook.starts.append(clock() - began)
             for repetition in range(repetitions):
                 say(f"{request.shape.name}: repetition {repetition + 1} of {repetitions}, {outlook.words()}")
@@ -82,6 +83,18 @@ def measure(
                 done.append(drive.run_profile(deployment, seeded, runs, progress, environ, say=say))
                 outlook.loads.append(clock() - began)
     return [outcome.content for outcome in done]
+
+
+@contextmanager
+def _standing(deployment: Deployment) -> Iterator[Deployment]:
+    """The deployment, taken down at the end. Ctrl-C meanwhile waits until it is down, and counts: the next shape is not begun."""
+    try:
+        yield deployment
+    except BaseException:
+        deployment.down()
+        raise
+    with interrupts.deferred():
+        deployment.down()
 
 
 def check_comparable(shape: Shape) -> None:

@@ -66,3 +66,15 @@ def document(shape: str = "tp", tokens: float | None = None, seed: int = 1, gpus
     if tokens is not None:
         content["steps"][0]["client"]["output_tokens_per_second"] = tokens
     return content
+
+
+Content = dict[str, Any]
+
+
+def three_times(shape: str, tokens: float, gpus: int) -> list[Content]:
+    """Three repetitions of one shape, one output token a second apart."""
+    return [document(shape, tokens + step, seed, gpus) for seed, step in ((1, 0.0), (2, 1.0), (3, -1.0))]
+
+
+def shapes_three_times() -> list[Content]:
+    return [*three_times("single", 100.0, 1), *three_times("tp", 60.0, 2), *three_times("pd", 150.0, 2)]

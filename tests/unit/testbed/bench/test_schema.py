@@ -40,7 +40,7 @@ def test_every_keyword_of_the_schema_is_one_that_is_looked_at() -> None:
     assert {key for each in schemas(dict(run.schema())) for key in each} <= KEYWORDS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(damaged())
 def test_what_jsonschema_refuses_we_refuse(found: tuple[Place, object]) -> None:
     _, content = found

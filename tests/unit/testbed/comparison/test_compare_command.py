@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from poise.testbed import command
+from poise.testbed import command, interrupts
 from poise.testbed.bench import drive, run
 from poise.testbed.bench.drive import Outcome
 from poise.testbed.bench.profile import LoadProfile
-from poise.testbed.comparison import campaign
+from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 
 from tests.unit.testbed.bench.runs import document
@@ -66,45 +69,116 @@ def test_saved_runs_are_compared_by_name_or_file_and_written(capsys: pytest.Capt
     assert len(list((tmp_path / "comparisons").iterdir())) == 1
 
 
-class Standing:
-    """A deployment that stands for one, and tells when it goes."""
+class Campaign:
+    """Deployments and loads that stand for real ones; runs are saved. `fails` is called with what begins, e.g. "up tp", "load tp 2", "down tp"."""
 
-    up: list[str] = []  # noqa: RUF012 - filled and emptied by each test
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Callable[[str], None]) -> None:
+        self.begun: list[str] = []
+        self.up: list[str] = []
 
-    def __init__(self, shape: str) -> None:
-        self.shape = shape
+        def begins(what: str) -> None:
+            self.begun.append(what)
+            fails(what)
 
-    def __enter__(self) -> Self:
-        self.up.append(self.shape)
-        return self
+        class Standing:
+            def __init__(standing, shape: str) -> None:
+                begins(f"up {shape}")
+                standing.shape = shape
+                self.up.append(shape)
 
-    def __exit__(self, *raised: object) -> None:
-        self.up.remove(self.shape)
+            def down(standing) -> None:
+                self.up.remove(standing.shape)
+                begins(f"down {standing.shape}")
+
+        def run_profile(deployment: Any, chosen: LoadProfile, runs: Path, *rest: object, **named: object) -> Outcome:
+            begins(f"load {deployment.shape} {chosen.seed}")
+            content = document(deployment.shape, 100.0, chosen.seed)
+            runs.mkdir(exist_ok=True)
+            (runs / f"{content['id']}.json").write_text(json.dumps(content))
+            return Outcome(runs / f"{content['id']}.json", content)
+
+        monkeypatch.setattr(drive, "run_profile", run_profile)
+        monkeypatch.setattr(Deployment, "up", lambda request, *rest: Standing(request.shape.name))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), TestbedError("the client failed")])
-def test_finished_repetitions_are_kept_and_nothing_stays_up(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
+FAILS = TestbedError("it does not come up")
+
+
+@pytest.mark.parametrize(
+    ("moment", "error", "kept"),
+    [
+        ("load tp 2", KeyboardInterrupt(), 3),
+        ("load tp 2", TestbedError("the client failed"), 3),
+        ("up tp", FAILS, 2),
+        ("up tp", KeyboardInterrupt(), 2),
+        ("down single", KeyboardInterrupt(), 2),
+        ("down single", OSError(28, "No space left on device"), 2),
+    ],
+    ids=str,
+)
+def test_what_ends_a_campaign_leaves_finished_repetitions_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str, error: BaseException, kept: int
 ) -> None:
-    """The third repetition is interrupted: the first shape's two are kept, the second shape's deployment goes."""
-    loaded: list[tuple[str, int]] = []
-
-    def run_profile(deployment: Standing, profile: LoadProfile, runs: Path, *rest: object, **named: object) -> Outcome:
-        if len(loaded) == 2:
+    def fails(what: str) -> None:
+        if what == moment:
             raise error
-        loaded.append((deployment.shape, profile.seed))
-        content: dict[str, Any] = document(deployment.shape, 100.0, profile.seed)
-        runs.mkdir(exist_ok=True)
-        (runs / f"{content['id']}.json").write_text(json.dumps(content))
-        return Outcome(runs / f"{content['id']}.json", content)
 
-    monkeypatch.setattr(drive, "run_profile", run_profile)
-    monkeypatch.setattr(campaign.Deployment, "up", lambda request, *rest: Standing(request.shape.name))
-    code = compared("single", "tp", "--repeat", "2", "--no-plot", "--state-dir", str(tmp_path))
-    assert code == (130 if isinstance(error, KeyboardInterrupt) else 1)
-    assert loaded == [("single", 1), ("single", 2)]
-    assert Standing.up == []
-    assert len(run.saved(tmp_path / "runs")) == 2
+    campaign = Campaign(monkeypatch, fails)
+    words = ("single", "tp", "pp", "--repeat", "2", "--no-plot", "--write", str(tmp_path / "out"), "--state-dir", str(tmp_path))
+    assert compared(*words) == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert campaign.up == []
+    assert "up pp" not in campaign.begun
+    assert len(run.saved(tmp_path / "runs")) == kept
+    assert list((tmp_path / "out").iterdir()) == [], "half a comparison replaces no whole one"
     told = capsys.readouterr().err
-    assert "poise: shape 2 of 2: tp, about " in told
-    assert "2 finished repetitions are kept, `poise testbed runs` lists them" in told
+    assert f"{kept} finished repetitions are kept, `poise testbed runs` lists them" in told
+    assert "poise: not measured whole: tp, pp; compare them in the same words later" in told
+    (line,) = (line for line in told.splitlines() if line.startswith("poise: measured whole: single; their table: "))
+    again = shlex.split(line.partition("poise testbed compare ")[2])
+    assert compared(*again, "--no-plot") == 0
+    assert "single  one card" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_a_shape_is_taken_down_waits_for_it_and_begins_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A real signal, where taking down holds signals off."""
+    downs: list[str] = []
+
+    def fails(what: str) -> None:
+        if what.startswith("down"):
+            with interrupts.held_off():
+                signal.raise_signal(signal.SIGINT)
+                downs.append(what)
+
+    campaign = Campaign(monkeypatch, fails)
+    assert compared("single", "tp", "--repeat", "1", "--no-plot", "--state-dir", str(tmp_path)) == 130
+    assert (downs, campaign.begun) == (["down single"], ["up single", "load single 1", "down single"])
+    told = capsys.readouterr().err
+    assert "1 finished repetitions are kept" in told
+    assert "interrupted, nothing that it started is left running" in told
+
+
+def test_a_folder_that_takes_no_file_is_found_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    campaign = Campaign(monkeypatch, lambda what: None)
+    (tmp_path / "file").write_text("")
+    assert compared("single", "tp", "--no-plot", "--write", str(tmp_path / "file"), "--state-dir", str(tmp_path)) == 1
+    assert f"the comparison cannot be written to {tmp_path / 'file'}: File exists" in capsys.readouterr().err
+    assert campaign.begun == []
+
+
+def test_a_whole_campaign_is_compared_and_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    campaign = Campaign(monkeypatch, lambda what: None)
+    out = tmp_path / "out"
+    assert compared("single", "tp", "--repeat", "2", "--no-plot", "--write", str(out), "--state-dir", str(tmp_path)) == 0
+    assert campaign.begun == [
+        f"{what}" for shape in ("single", "tp") for what in (f"up {shape}", f"load {shape} 1", f"load {shape} 2", f"down {shape}")
+    ]
+    assert sorted(path.name for path in out.iterdir()) == ["comparison.json", "comparison.md"]
+    told = capsys.readouterr()
+    assert "kept" not in told.err
+    assert "tp      no faster than one card: 1.00×, within the spread" in told.out

@@ -47,7 +47,7 @@ def assert_json(text: str) -> Any:
     return json.loads(text, parse_constant=no_number)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(damaged())
 def test_any_json_in_the_place_of_any_part_is_refused_by_file_and_field_or_compared(found: tuple[Place, object]) -> None:
     place, content = found

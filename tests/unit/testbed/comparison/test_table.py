@@ -1,11 +1,9 @@
-"""Which runs may stand side by side, and what their table says."""
+"""The rows of a comparison, its page, its JSON and its picture."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,17 +11,9 @@ from poise.testbed.bench import run
 from poise.testbed.comparison import command, plot, report, table
 from poise.testbed.errors import TestbedError
 
-from tests.unit.testbed.bench.runs import RECORDED, document
-
-Content = dict[str, Any]
-
-
-def three(shape: str, tokens: float, gpus: int) -> list[Content]:
-    return [document(shape, tokens + step, seed, gpus) for seed, step in ((1, 0.0), (2, 1.0), (3, -1.0))]
-
-
-def runs() -> list[Content]:
-    return [*three("single", 100.0, 1), *three("tp", 60.0, 2), *three("pd", 150.0, 2)]
+from tests.unit.testbed.bench.runs import RECORDED, Content
+from tests.unit.testbed.bench.runs import shapes_three_times as runs
+from tests.unit.testbed.bench.runs import three_times as three
 
 
 def test_a_row_for_each_shape_over_its_repetitions() -> None:
@@ -68,43 +58,6 @@ def test_with_a_given_rate_the_verdict_is_about_latency() -> None:
     made = table.compare(entries)
     assert made.measure == "e2e_p50"
     assert all(row.verdict is not None and not row.verdict.faster for row in made.rows), "the latencies are the same"
-
-
-def spoil(*path: str, value: object) -> Callable[[Content], None]:
-    def change(content: Content) -> None:
-        for key in path[:-1]:
-            content = content[key]
-        content[path[-1]] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (spoil("workload", "requests", value=[65]), r"workload requests is \[192\] in one and \[65\] in the other"),
-        (spoil("workload", "prompts", "input_tokens", value=1), "workload prompts is"),
-        (
-            spoil("workload", "generator_version", value="0.33.0"),
-            "workload generator_version is '0.32.0.cpu' in one and '0.33.0' in the other",
-        ),
-        (spoil("workload", "tokenizer", value="x"), "workload tokenizer"),
-        (spoil("deployment", "model", value="big"), "model is 'tiny-qwen2' in one and 'big' in the other"),
-        (spoil("deployment", "build", value="gpu"), "build is 'cpu' in one and 'gpu'"),
-        (
-            spoil("cards", value=[{"gpu": 0, "uuid": "a", "name": "H200"}]),
-            "cards is 'Simulated NVIDIA H20-3e' in one and 'H200' in the other",
-        ),
-        (spoil("machine", "cores", value=64), "machine is"),
-        (spoil("interrupted", value=True), "was interrupted: it lacks steps"),
-        (spoil("workload", "seed", value=9), "seeds 1, 2, 3 and pd with 1, 2, 9"),
-    ],
-)
-def test_runs_that_are_not_alike_are_refused_by_their_difference(change: Callable[[Content], None], said: str) -> None:
-    entries = runs()
-    change(entries[-1])
-    with pytest.raises(TestbedError, match=said):
-        table.compare(entries)
 
 
 def test_a_deployment_with_a_fault_is_a_row_of_its_own() -> None:
