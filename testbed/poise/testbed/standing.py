@@ -50,14 +50,15 @@ def whole(layout: StateLayout, wanted: Request, look: Callable[[], Machine]) -> 
         if not found:
             way_out = f"`poise testbed fault --undo` mends it, or {way_out}"
         raise TestbedError(f"{what} is up in {layout.root}{_but(found)}: {way_out}")
-    missing = [*dead(current, recorded), *silent(layout, current, recorded)]
+    missing = [*dead(current, recorded), *silent(current, recorded)]
     if not missing:
         return True
     what = f"shape {current.shape} is up in {layout.root} and not whole ({', '.join(missing)})"
     keeper = recorded.get(naming.KEEPER)
     if keeper is not None and keeper.lives:
         raise TestbedError(f"{what}, and the process that brought it up still works with it: end that, or `poise testbed down` first")
-    if any(_has_served(layout, engine, recorded.get(engine.name)) for engine in current.healthy):
+    released = keeper is None  # it forgets itself when `up` has finished; of one that was killed a record stays
+    if any(_lives(recorded, engine) and (released or _has_served(layout, engine)) for engine in current.healthy):
         raise TestbedError(f"{what}: `poise testbed fault --undo` starts what is missing, `poise testbed down` ends the rest")
     return False
 
@@ -72,7 +73,7 @@ def dead(current: DeploymentPlan, recorded: Mapping[str, Record]) -> list[str]:
     return [f"{name} is dead" for name in names if name not in recorded or not recorded[name].lives]
 
 
-def silent(layout: StateLayout, current: DeploymentPlan, recorded: Mapping[str, Record]) -> list[str]:
+def silent(current: DeploymentPlan, recorded: Mapping[str, Record]) -> list[str]:
     """The planned parts that live and do not answer, in words."""
     return [
         f"{name} does not answer"
@@ -91,10 +92,12 @@ def _listening(current: DeploymentPlan) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _has_served(layout: StateLayout, engine: EnginePlan, record: Record | None) -> bool:
-    """Whether a server lives that has answered, be it only before."""
-    if record is None or not record.lives:
-        return False
+def _lives(recorded: Mapping[str, Record], engine: EnginePlan) -> bool:
+    return engine.name in recorded and recorded[engine.name].lives
+
+
+def _has_served(layout: StateLayout, engine: EnginePlan) -> bool:
+    """Whether a living server answers, or did so before."""
     return spawning.answers(engine.port, launch.ENGINE_READY_PATH) or startup.has_started(layout.log(engine.name))
 
 

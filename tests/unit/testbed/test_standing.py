@@ -156,19 +156,18 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
     return found
 
 
-def half_up(layout: StateLayout, *living: str, wanted: Request = SINGLE) -> DeploymentPlan:
-    """A deployment of `single`, of whose parts these live."""
-    current = brought_up(wanted)
+def half_up(layout: StateLayout, *living: str, released: bool = True) -> DeploymentPlan:
+    """A deployment of `single`, of whose parts these live; not `released`: its launcher and keeper were killed before it was whole."""
+    current = brought_up(SINGLE)
     plan.write(layout.plan, current)
     roles: dict[str, Role] = {"server": "engine", "exporter": "exporter", "mirror": "mirror"}
     for name, role in roles.items():
         if name in living:
             start(layout, name, role)
         else:
-            own = records.read_all(layout.records)
-            assert name not in {record.name for record in own}
-            dead = Record(name, role, GONE, 1, 0.0)
-            records.write(layout.records, dead)
+            records.write(layout.records, Record(name, role, GONE, 1, 0.0))
+    if not released:
+        records.write(layout.records, Record("keeper", "keeper", GONE, 1, 0.0))
     return current
 
 
@@ -190,9 +189,8 @@ def test_where_nothing_lives_anything_may_be_brought_up(layout: StateLayout) -> 
 def test_a_deployment_of_which_all_parts_live_and_answer_is_whole_though_its_keeper_was_killed(
     layout: StateLayout, answering: Answering
 ) -> None:
-    current = half_up(layout, "server", "exporter", "mirror")
+    current = half_up(layout, "server", "exporter", "mirror", released=False)
     answering.ports = {current.engines[0].port, current.exporter_port or 0}
-    records.write(layout.records, Record("keeper", "keeper", GONE, 1, 0.0))
     assert whole(layout)
 
 
@@ -210,9 +208,11 @@ def test_a_server_that_answers_is_not_taken_down_because_something_beside_it_is_
         whole(layout, OTHER)
 
 
-def test_a_server_that_served_and_is_silent_now_is_not_taken_down(layout: StateLayout, answering: Answering) -> None:
-    half_up(layout, "server", "exporter", "mirror")
-    layout.log("server").write_text(f"INFO: {startup.PHASES[-1].mark}.\n")
+@pytest.mark.parametrize("released", [True, False])
+def test_a_server_that_served_and_is_silent_now_is_not_taken_down(layout: StateLayout, answering: Answering, released: bool) -> None:
+    half_up(layout, "server", "exporter", "mirror", released=released)
+    if not released:
+        layout.log("server").write_text(f"INFO: {startup.PHASES[-1].mark}.\n")
     with pytest.raises(TestbedError, match=r"not whole \(server does not answer, exporter does not answer\): `poise testbed fault --undo`"):
         whole(layout)
 
@@ -221,7 +221,7 @@ def test_a_server_that_served_and_is_silent_now_is_not_taken_down(layout: StateL
 def test_what_a_killed_launcher_left_may_be_cleared_for_the_same_request_alone(
     layout: StateLayout, answering: Answering, living: tuple[str, ...]
 ) -> None:
-    half_up(layout, *living)
+    half_up(layout, *living, released=False)
     assert not whole(layout)
     with pytest.raises(TestbedError, match=r"with other servers than are asked for \(shape tp\): `poise testbed down` first"):
         whole(layout, OTHER)
@@ -235,6 +235,11 @@ def test_a_deployment_whose_launcher_still_works_with_it_is_not_cleared(layout: 
     ):
         whole(layout)
     assert processes.is_alive(ProcessIdentity(keeper.pid, keeper.start_ticks))
+
+
+def test_where_no_server_lives_any_more_the_same_is_brought_up_anew(layout: StateLayout, answering: Answering) -> None:
+    half_up(layout, "exporter", "mirror")
+    assert not whole(layout)
 
 
 def test_one_with_a_fault_names_the_way_to_mend_it(layout: StateLayout, answering: Answering) -> None:
