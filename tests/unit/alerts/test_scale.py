@@ -64,3 +64,40 @@ def test_links_point_where_they_are_told() -> None:
 
 def test_a_base_without_a_place_for_the_name_gets_it_appended() -> None:
     assert runbook_url("https://wiki.example/alerts/", "GPULost") == "https://wiki.example/alerts/GPULost"
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        *("javascript:alert(1)", "ftp://x", "poise.example", "", "http://", "http://x:0", "http://x:99999", "http://[::1"),
+        *(
+            "http://x/{{ .Value }}",
+            "http://x/{",
+            "http://x/ y",
+            "http://x/\n- evil: 1",
+            'http://x/"',
+            "http://x/'",
+            "http://x/<b>",
+            "http://x/\x1b[31m",
+        ),
+        *("http://x/\\y", "http://x/`y`", "http://x/{other}"),
+    ],
+)
+def test_a_link_that_is_no_address_of_a_page_is_refused(base: str) -> None:
+    for links in ({"dashboard": base}, {"runbooks": base}):
+        with pytest.raises(ValueError, match="is no address of a page: give one such as") as caught:
+            rebase(FILES[0], **links)
+        assert str(caught.value).isprintable()
+    with pytest.raises(ValueError, match=r"--dashboard-base 'http://x/\{alert\}' is no address"):
+        rebase(FILES[0], dashboard="http://x/{alert}")
+
+
+def test_a_password_in_a_link_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="--runbook-base holds a user or password, which every alert would carry") as caught:
+        rebase(FILES[0], runbooks="https://user:planted@wiki.example/")
+    assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("base", ["http://localhost:9748", "https://[2001:db8::1]:8443/a/", "https://w.example/?page=%20{alert}#top"])
+def test_addresses_of_pages_are_taken_as_runbooks(base: str) -> None:
+    rebase(FILES[0], runbooks=base)

@@ -62,3 +62,23 @@ def test_a_folder_that_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureF
     err = capsys.readouterr().err
     assert err.startswith(f"poise: --output={tmp_path}/file/x: ")
     assert err.endswith("name another folder\n")
+
+
+@pytest.mark.parametrize("kind", ["kubernetes", "compose"])
+def test_links_that_are_no_addresses_are_said_and_nothing_is_written(
+    kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", kind, "--output", str(tmp_path / "out"), "--dashboard-base", "javascript:alert(1)"]) == 1
+    assert capsys.readouterr().err.startswith("poise: --dashboard-base 'javascript:alert(1)' is no address of a page: give one such as")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_name_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["testbed", "compose", "--output", ""])
+    assert "argument --output: '' is empty" in capsys.readouterr().err
+
+
+def test_what_is_next_can_be_pasted_whatever_the_folder_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["testbed", "compose", "--output", str(tmp_path / "my folder; rm x")]) == 0
+    assert f"cd '{tmp_path}/my folder; rm x' && docker compose up" in capsys.readouterr().err
