@@ -35,6 +35,11 @@ MOST_CHARACTERS = 50_000_000
 TIMEOUT = 30.0
 
 
+def too_many_samples() -> ExecutionError:
+    """What is said of a query that reads more than it may; a storage says so itself before it has them all in memory."""
+    return ExecutionError(f"the query reads more than {MOST_SAMPLES} samples; ask for a shorter range or fewer series")
+
+
 class Cells:
     """What several queries hold together. Safe from several threads."""
 
@@ -91,7 +96,7 @@ class Budget:
         """Raises ExecutionError when the query has read more than it may."""
         self.samples -= count
         if self.samples < 0:
-            raise ExecutionError(f"the query reads more than {MOST_SAMPLES} samples; ask for a shorter range or fewer series")
+            raise too_many_samples()
 
     def take_label(self, length: int) -> None:
         """For each label value that is made. Raises ExecutionError when it is too long, or all together are; QueryTimeout past the deadline."""

@@ -45,6 +45,10 @@ class Record:
             return np.empty(0, dtype=np.int64), np.empty(0)
         return np.frombuffer(self.times[first:last], _TIME), np.frombuffer(self.values[first:last], _VALUE)
 
+    def count(self, start: int, end: int) -> int:
+        """How many samples of start ≤ time ≤ end there are."""
+        return bisect_right(self.times, end) - bisect_left(self.times, start)
+
     def reaches(self, start: int, end: int) -> bool:
         """Whether there is a sample of start ≤ time ≤ end."""
         return bisect_left(self.times, start) < bisect_right(self.times, end)

@@ -43,6 +43,10 @@ def _labels(written: object) -> Labels | None:
     return labels(found)
 
 
+class TooMany(Exception):
+    """More samples than were asked for at most."""
+
+
 class Reader:
     """Reads one file. Every method raises ReadFailed."""
 
@@ -72,9 +76,14 @@ class Reader:
             rows = connection.execute(select(_tick.c.at, _tick.c.data).order_by(_tick.c.id)).all()
         return [(row.at, row.data) for row in rows if isinstance(row.at, int) and isinstance(row.data, bytes)]
 
-    def chunks(self, series: Sequence[int], start: int, end: int) -> dict[int, list[bytes]]:
-        """The chunks of some series that reach into start … end, by number, in order of time."""
+    def chunks(self, series: Sequence[int], start: int, end: int, most: int | None = None) -> dict[int, list[bytes]]:
+        """The chunks of some series that reach into start … end, by number, in order of time.
+
+        Raises:
+            TooMany: they have more than `most` samples; no more of them is read then.
+        """
         found: dict[int, list[bytes]] = {}
+        samples = 0
         with reading(self._engine) as connection:
             for first in range(0, len(series), BATCH):
                 wanted = (
@@ -85,6 +94,9 @@ class Reader:
                 )
                 for row in connection.execute(wanted):
                     found.setdefault(row.series, []).append(row.data)
+                    samples += chunk_samples(row.data[:HEAD_BYTES])
+                    if most is not None and samples > most:
+                        raise TooMany
         return found
 
     def edges(self, *, shelved: bool) -> tuple[int, int] | None:

@@ -12,11 +12,12 @@ from functools import lru_cache
 
 import numpy as np
 from poise.history.promql.labels import Labels
+from poise.history.promql.limits import MOST_SAMPLES, too_many_samples
 from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import Floats, StoredSeries, Times
 from poise.history.store.chunks import DamagedChunk, decode_chunk
 from poise.history.store.head import Head, Record, stored
-from poise.history.store.reader import Reader
+from poise.history.store.reader import Reader, TooMany
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,21 @@ class Newer:
     floor: int
 
 
-def newer(head: Head, matchers: Sequence[Matcher], start: int, end: int) -> Newer:
-    """The head's part."""
+def newer(head: Head, matchers: Sequence[Matcher], start: int, end: int, most: int = MOST_SAMPLES) -> Newer:
+    """The head's part. Raises ExecutionError for more than `most` samples, before one is copied."""
     records = head.matching(matchers)
+    if sum(len(record.times) for record in records) > most and sum(record.count(start, end) for record in records) > most:
+        raise too_many_samples()
     return Newer(records, [record.between(start, end) for record in records], head.floor)
 
 
-def with_older(part: Newer, reader: Reader | None, start: int, end: int) -> list[StoredSeries]:
-    """The whole answer. Raises ReadFailed."""
+def with_older(part: Newer, reader: Reader | None, start: int, end: int, most: int = MOST_SAMPLES) -> list[StoredSeries]:
+    """The whole answer.
+
+    Raises:
+        ReadFailed: the disk does not give what is on it.
+        ExecutionError: chunks have more than `most` samples; they are not unpacked then.
+    """
     if reader is None or start >= part.floor:
         return [
             StoredSeries(record.labels, times, values)
@@ -49,7 +57,11 @@ def with_older(part: Newer, reader: Reader | None, start: int, end: int) -> list
             if len(times)
         ]
     older: Mapping[int, list[bytes]]
-    older = reader.chunks([record.number for record in part.records if record.number is not None], start, min(end, part.floor - 1))
+    numbers = [record.number for record in part.records if record.number is not None]
+    try:
+        older = reader.chunks(numbers, start, min(end, part.floor - 1), most)
+    except TooMany:
+        raise too_many_samples() from None
     found = []
     for record, samples in zip(part.records, part.samples, strict=True):
         parts = [_clipped(data, start, min(end, part.floor - 1)) for data in older.get(record.number or 0, ())]

@@ -11,11 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from poise.history.promql.errors import ExecutionError
 from poise.history.promql.labels import labels
-from poise.history.store.chunks import HOUR, by_hour
+from poise.history.store.chunks import HEAD_BYTES, HOUR, by_hour, chunk_samples
 from poise.history.store.database import Database
-from poise.history.store.reader import Reader
+from poise.history.store.head import Record
+from poise.history.store.reader import Reader, TooMany
+from poise.history.store.selecting import newer, with_older
 from sqlalchemy import Engine, event
+
+from tests.kept_history import EVERYTHING, World, run_hours
 
 SERIES, HOURS = 40, 3
 
@@ -49,3 +54,46 @@ def test_the_chunks_of_some_series_are_found_without_a_look_at_those_of_others(
         plan = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
         ((index,),) = connection.execute("SELECT name FROM pragma_index_list('chunk') WHERE origin = 'pk'")
     assert re.match(rf"SEARCH chunk USING (COVERING )?INDEX {index} \(series=\? AND start>\? AND start<\?", plan[0]), plan
+
+
+def test_samples_over_the_limit_of_a_query_are_neither_read_nor_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(tmp_path / "history.db") as world:
+        run_hours(world, 3, beside=3)
+        head, reader = world.store._head, world.store._database.reader  # type: ignore[union-attr]  # it has a file
+        part = newer(head, EVERYTHING, 0, 1 << 60)
+        in_memory = sum(len(times) for times, _ in part.samples)
+        chunks = reader.chunks([1, 2, 3, 4], 0, 1 << 60)
+        on_disk = sum(chunk_samples(data[:HEAD_BYTES]) for own in chunks.values() for data in own)
+        assert in_memory > 0
+        assert on_disk > 0
+        assert len(with_older(part, reader, 0, 1 << 60, on_disk)) == 4
+        assert newer(head, EVERYTHING, 0, 1 << 60, in_memory).records
+        last = round(world.clock.wall * 1000)
+        assert newer(head, EVERYTHING, last, last, 4).records  # only those that were asked for count
+        monkeypatch.setattr("poise.history.store.selecting.decode_chunk", None)
+        monkeypatch.setattr(Record, "between", None)
+        with pytest.raises(ExecutionError, match="reads more than 50000000 samples; ask for a shorter range or fewer series"):
+            with_older(part, reader, 0, 1 << 60, on_disk - 1)
+        with pytest.raises(ExecutionError, match="reads more than"):
+            newer(head, EVERYTHING, 0, 1 << 60, in_memory - 1)
+
+
+def test_reading_chunks_ends_where_there_are_too_many(tmp_path: Path) -> None:
+    database = Database(tmp_path / "h.db")
+    times = np.arange(0, HOURS * HOUR, 300_000, dtype=np.int64)
+    with database.writing() as writer:
+        numbers = writer.add_series([labels({"__name__": "x", "gpu": str(number)}) for number in range(SERIES)])
+        for number in numbers.values():
+            writer.put_chunks(by_hour(number, times, times.astype(np.float64)))
+    seen: list[int] = []
+
+    def counted(head: bytes) -> int:
+        seen.append(chunk_samples(head))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("poise.history.store.reader.chunk_samples", counted)
+        with pytest.raises(TooMany):
+            database.reader.chunks(list(numbers.values()), 0, HOURS * HOUR, most=40)
+    assert seen == [12, 12, 12, 12]
+    database.close()
