@@ -227,7 +227,11 @@ def _fault(arguments: argparse.Namespace) -> int:
     if arguments.undo:
         with interrupts.leaves("the deployment may be mended in part: `poise testbed fault --undo` goes on from there"):
             restarted = faults.undo(deployment, _progress("Undoing the fault", [], None))
-        print(f"healthy again{': restarted ' + ', '.join(restarted) if restarted else ''}")
+        again = f": restarted {', '.join(restarted)}" if restarted else ""
+        gone = [f"{part.name} is {part.state}" for part in status.look(deployment).parts if part.state in ("dead", "absent")]
+        if gone:  # a page or a load that somebody killed: whoever started them has to do it again
+            raise TestbedError(f"the fault is undone{again}, but {', '.join(gone)}: `poise testbed down`, then up again")
+        print(f"healthy again{again}")
         return 0
     fault = faults.find(arguments.name)
     with interrupts.leaves(f"the fault {fault.name} may be in force or half applied: `poise testbed fault --undo` takes it back"):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from poise.testbed import processes, records
+from poise.testbed import ownership, processes
 from poise.testbed.deployment import Deployment
 from poise.testbed.processes import ProcessIdentity
 
@@ -42,12 +42,8 @@ def stop(deployment: Deployment, engine: str) -> int:
 
 def resume(deployment: Deployment) -> None:
     """Sets going whatever of the deployment is stopped, whatever it is; on running processes it does nothing."""
-    stats = processes.all_stats()
-    for record in records.read_all(deployment.layout.records):
-        if record.lives:
-            below = [ProcessIdentity(stat.pid, stat.start_ticks) for stat in processes.descendants(record.pid, stats)]
-            for identity in (record.identity, *below):
-                processes.send(identity, signal.SIGCONT)
+    for stat in ownership.belonging(processes.all_stats(), deployment.layout):
+        processes.send(ProcessIdentity(stat.pid, stat.start_ticks), signal.SIGCONT)
 
 
 def command(deployment: Deployment, engine: str, share: float) -> list[str]:

@@ -5,6 +5,7 @@ One deployment for all tests, which each leave whole.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from poise.testbed import cards, lock, plan, processes, shapes, spawning, status
+from poise.testbed import cards, command, lock, plan, processes, shapes, spawning, status
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.faults import FAULTS, Fault, Target, apply, find, undo
@@ -168,6 +169,19 @@ def test_up_finds_what_is_up_and_neither_ends_nor_overlooks_what_is_half_up(pair
     with pytest.raises(TestbedError, match=r"not whole \(mirror is dead\)"):
         again(request_)
     assert restarted(before, pids(pair)) == set()
+
+
+def test_what_undoing_cannot_start_is_named(pair: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = parser.parse_args(["fault", "--undo", "--state-dir", str(pair.layout.root)])
+    pair.spawn("page", "dashboard", ["sleep", "600"])
+    kill(pair, "page")
+    assert command.run(words) == 1
+    assert "poise: the fault is undone, but page is dead: `poise testbed down`, then up again\n" in capsys.readouterr().err
+    pair.end(["page"])
+    assert command.run(words) == 0
+    assert capsys.readouterr().out == "healthy again\n"
 
 
 # ---------------------------------------------------------------- one at a time
