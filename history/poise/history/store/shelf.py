@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from poise.history.store.chunks import by_hour
 from poise.history.store.database import Database
+from poise.history.store.flushing import packed
 from poise.history.store.head import Head
 
 logger = logging.getLogger(__name__)
@@ -29,12 +29,11 @@ class Shelf:
         """
         with self._database.writing() as writer:
             writer.shelve_after(at)
-            for record in head:
-                if record.number is not None and record.times and record.times[-1] > at:
-                    ahead = max(at + 1, flushed)  # what is in chunks is shelved with them
-                    writer.put_chunks(by_hour(record.number, *record.between(ahead, record.times[-1])), shelved=True)
-                    # What came before the step has its ticks taken away below, and must not be lost with them.
-                    writer.put_chunks(by_hour(record.number, *record.between(flushed, at)))
+            across = [record for record in head if record.number is not None and record.times and record.times[-1] > at]
+            ahead = max(at + 1, flushed)  # what is in chunks is shelved with them
+            writer.put_chunks((chunk for one in across for chunk in packed(one, {}, ahead, one.times[-1])), shelved=True)
+            # What came before the step has its ticks taken away below, and must not be lost with them.
+            writer.put_chunks(chunk for one in across for chunk in packed(one, {}, flushed, at))
             writer.forget_ticks(None)
 
     def look_again(self) -> None:

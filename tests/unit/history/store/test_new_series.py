@@ -64,6 +64,26 @@ def test_as_many_statements_write_a_thousand_new_series_as_one(world: World) -> 
     assert [world.samples(f"x{n}") for n in (0, 999)] == [[(0, 0.0), (1, 0.0)], [(0, 999.0), (1, 999.0)]]
 
 
+@pytest.mark.parametrize("over", ["an hour", "a clock set back"])
+def test_as_many_statements_pack_three_hundred_series_as_one(world: World, over: str) -> None:
+    page = {own(f"x{n}"): float(n) for n in range(300)}
+    world.store.append("t", START, page)
+    world.store.append("t", START + 10, page)
+    assert world.store._database is not None
+    asked: list[str] = []
+
+    @event.listens_for(world.store._database._engine, "before_cursor_execute")
+    def remember(connection: object, cursor: object, statement: str, *more: object) -> None:
+        asked.append(statement)
+
+    world.store.append("t", START + (2 * 3_600 if over == "an hour" else 5), {own("x0"): 1.0})
+    # The hour; or what lies ahead of the clock, and what came before the step.
+    assert len([one for one in asked if one.startswith("INSERT OR REPLACE INTO chunk")]) == (1 if over == "an hour" else 2)
+    event.remove(world.store._database._engine, "before_cursor_execute", remember)
+    assert world.samples("x299", START, START + 4) == [(0, 299.0)]
+    assert len(world.samples("x299")) == (2 if over == "an hour" else 1)
+
+
 # -------------------------------------------------------------------------------------------------------------------- numbers
 def test_no_number_is_given_twice_over_restarts_and_through_damage(world: World) -> None:
     world.store.append("t", START, {own(name): 1.0 for name in "abc"})
