@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -46,6 +45,7 @@ from poise.history.promql.labels import labels
 from poise.history.scrape import ACCEPT, PAGE_LIMIT
 from poise.history.settings import HistorySettings
 from poise.history.targets import DEFAULT_JOB, Target
+from poise.history.threads import started
 
 log = logging.getLogger("poise.up")
 
@@ -157,7 +157,7 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(Exhaustion(time.monotonic))
-    loop.set_default_executor(_helpers())
+    loop.set_default_executor(started(HELPERS, "poise-helper"))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
@@ -240,20 +240,6 @@ async def _serve(arguments: argparse.Namespace, settings: tuple[HistorySettings,
     if threading.active_count() > 1:
         _leave_hard(code)
     return code
-
-
-def _helpers() -> ThreadPoolExecutor:
-    """The loop's threads, all of them started: later there may be none left. Raises RuntimeError when there are too few now."""
-    threads = ThreadPoolExecutor(HELPERS, thread_name_prefix="poise-helper")
-    together = threading.Barrier(HELPERS + 1)
-    try:
-        for _ in range(HELPERS):
-            threads.submit(together.wait)
-        together.wait()
-    except RuntimeError:
-        together.abort()
-        raise
-    return threads
 
 
 def _leave_hard(code: int) -> None:

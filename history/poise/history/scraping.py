@@ -16,7 +16,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from poise.history.promql.labels import Labels
 from poise.history.scrape import Fetch, Scrape, Scraper
 from poise.history.targets import Target
 from poise.history.text_format import Metadata
+from poise.history.threads import started
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +130,8 @@ class ScrapePool:
         self._wanted: tuple[Target, ...] = ()
         self._changed = asyncio.Event()
         self._running: dict[str, _TargetLoop] = {}
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="poise-history")
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="poise-page")
+        self._writer = started(1, "poise-history")
+        self._readers = started(READERS, "poise-page")
 
     def set_targets(self, targets: Sequence[Target]) -> None:
         """The targets from now on: new ones are scraped, those that are gone end, changed ones are taken anew. Labels must be distinct."""
@@ -145,7 +146,6 @@ class ScrapePool:
         """Scrape until cancelled. What was scraped by then is in the store when this returns."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._writer.submit(int)  # its thread is there from now on: later there may be none left
                 while True:
                     await self._changed.wait()
                     self._changed.clear()

@@ -17,10 +17,11 @@ from typing import Protocol
 from poise.alerts.evaluation import schedule
 from poise.alerts.evaluation.active import ALERT_NAME, State, Transition
 from poise.alerts.evaluation.group_run import GroupRun, Outcome, Query, ToSend
-from poise.alerts.evaluation.inputs import LOOKBACK, Needs
+from poise.alerts.evaluation.inputs import Needs
 from poise.alerts.evaluation.memory import Memory
 from poise.alerts.evaluation.prepared import PreparedGroup, prepare
 from poise.alerts.evaluation.restore import given_up, restored
+from poise.alerts.evaluation.resuming import Resuming
 from poise.alerts.evaluation.views import GroupView, Inputs, needs_of, view
 from poise.alerts.rules import RuleFile
 from poise.history.promql.labels import Labels, get
@@ -31,9 +32,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_INTERVAL = 15.0
 #: Seconds between two looks whether all targets have been asked, while nothing is evaluated before that.
 HELD_LOOK = 0.5
-#: More of its intervals than this between two evaluations of a group are an outage, if the targets had to be waited for in between; else it is one
-#: beyond the lookback: that a busy machine evaluates late must not keep `for` from running out.
-_OUTAGE_INTERVALS = 2
 #: What rules lack changes slowly; it is looked at anew after so many milliseconds.
 _NEEDS_EACH = 60_000
 #: Labels that tell no two alerts of a line in the log apart: they are the same for all alerts of a rule, or of this machine.
@@ -79,12 +77,7 @@ class Evaluator:
     heed: Callable[[Sequence[Transition]], None] = lambda _: None
     settled: Callable[[float], float | None] = lambda now: now
     _runs: dict[str, GroupRun] = field(default_factory=dict, init=False)
-    #: Whether it waits for the targets. No slot before the moment from which on they are known is evaluated, and of a group none before its first.
-    _held: bool = field(default=True, init=False)
-    _not_before: int = field(default=0, init=False)
-    _first_slots: Mapping[str, int] = field(default_factory=dict, init=False)
-    #: When what was remembered was taken over.
-    _begun: int | None = field(default=None, init=False)
+    _resuming: Resuming = field(default_factory=Resuming, init=False)
     _needs: Mapping[str, Needs] = field(default_factory=dict, init=False)
     _needs_at: int | None = field(default=None, init=False)
     #: Held by whoever changes one of the above, through all queries of a round.
@@ -105,7 +98,8 @@ class Evaluator:
         with self._round:
             if remembered.evaluated is None:
                 return
-            self._begun = now
+            for group in self._runs.values():
+                group.restored = now
             runs = {run.rule.key: run for group in self._runs.values() for run in group.rules if run.rule.alert is not None}
             for key, known in remembered.alerts.items():
                 kept = restored(known, remembered.evaluated, now) if key in runs else {}
@@ -153,7 +147,7 @@ class Evaluator:
         known = {run.rule.key: run for group in before.values() for run in group.rules}
         self._runs = {group.key: GroupRun(group, self.external, self.clock) for group in groups}
         for key, group_run in self._runs.items():
-            group_run.take_over(known, before[key].evaluated if key in before else None)
+            group_run.take_over(known, before.get(key))
         kept = {run.rule.key for group in self._runs.values() for run in group.rules}
         targets = {group.target(run.rule) for group in self._runs.values() for run in group.rules}
         transitions: list[Transition] = []
@@ -178,14 +172,14 @@ class Evaluator:
         now = self._now()
         since = self.settled(now / 1000)
         if since is None:
-            self._held = True
+            self._resuming.waits = True
             return HELD_LOOK
         transitions: list[Transition] = []
         to_send: list[ToSend] = []
         evaluated = False
         with self._round:
-            if self._held:
-                self._go_on(round(since * 1000))
+            if self._resuming.waits or any(self._is_gap(key, run, now) for key, run in self._runs.items()):
+                self._resuming.go_on((run.group for run in self._runs.values()), round(since * 1000))
             for key, run in self._in_order(now):
                 try:
                     outcome = self._run_group(key, run, now)
@@ -205,17 +199,12 @@ class Evaluator:
         self._tell(transitions, to_send)
         return self._until_next(now)
 
-    def _go_on(self, since: int) -> None:
-        """The targets are known since then: whatever is evaluated next sees that, and what groups record for each other."""
-        self._held, self._not_before = False, since
-        groups = {key: run.group for key, run in self._runs.items()}
-        given = {key: group.gives for key, group in groups.items()}
-        before = {key: [other for other in groups if other != key and given[other] & group.reads] for key, group in groups.items()}
-        self._first_slots = schedule.first_slots({key: group.interval for key, group in groups.items()}, before, since)
-
     def _in_order(self, now: int) -> list[tuple[str, GroupRun]]:
         """The groups by their newest slots, the oldest first: one may read what another recorded before."""
         return sorted(self._runs.items(), key=lambda one: schedule.slot(one[0], one[1].group.interval, now))
+
+    def _is_gap(self, key: str, run: GroupRun, now: int) -> bool:
+        return self._resuming.is_gap(run.group, run.known, schedule.slot(key, run.group.interval, now))
 
     def _until_next(self, now: int) -> float:
         """Seconds until a slot after `now`. Never longer than an interval: the clock may have been set back since `now` was read."""
@@ -232,10 +221,10 @@ class Evaluator:
             # This slot lies before the step, where nothing is known any more; the next one does not.
             logger.warning("the clock was set back by %.0f s; what was pending goes on", (last - at) / 1000)
             run.set_back(last - at)
-            self._not_before, self._first_slots = min(self._not_before, now), {}
-        if at == run.evaluated or at < max(self._not_before, self._first_slots.get(key, at)):
+            self._resuming.set_back(now)
+        if at == run.evaluated or not self._resuming.allows(key, at):
             return None
-        ended = self._after_outage(run, at)
+        ended = run.resume(at) if self._resuming.is_outage(run.group, run.known, at) else []
         outcome = run.run(at, self.query, self.store.append)
         counts = self._counts
         self._counts = Counts(
@@ -246,15 +235,6 @@ class Evaluator:
         )
         self._views = {**self._views, key: view(run, self._needs)}
         return replace(outcome, transitions=(*ended, *outcome.transitions))
-
-    def _after_outage(self, run: GroupRun, at: int) -> list[Transition]:
-        """Nobody evaluated for long, because the machine slept, its clock was set or a target took long to answer: that time does not count."""
-        last = run.evaluated if run.evaluated is not None else self._begun
-        shortest = _OUTAGE_INTERVALS * run.group.interval
-        if last is None or at - last <= (shortest if self._not_before > last else max(shortest, LOOKBACK)):
-            return []
-        logger.info("group %s was not evaluated for %.0f s: what is pending goes on waiting", run.group.name, (at - last) / 1000)
-        return run.resume(last, at - run.group.interval)
 
     def _remember(self, at: int, transitions: Sequence[Transition]) -> None:
         alerts = {(run.rule.key, own): alert for group in self._runs.values() for run in group.rules for own, alert in run.alerts.items()}

@@ -96,16 +96,23 @@ class GroupRun:
         self.group = group
         self.rules = tuple(RuleRun(rule) for rule in group.rules)
         self.evaluated: int | None = None
+        self.restored: int | None = None  # when what an earlier process left was taken over
         self.seconds = 0.0
         self._external = external
         self._clock = clock
 
-    def take_over(self, known: Mapping[str, RuleRun], evaluated: int | None) -> None:
-        """Goes on where its rules stood (by their keys) before their files were read anew, and its group, which was evaluated then."""
+    @property
+    def known(self) -> int | None:
+        """The moment at which its alerts stood as they do."""
+        return self.restored if self.evaluated is None else self.evaluated
+
+    def take_over(self, known: Mapping[str, RuleRun], before: GroupRun | None) -> None:
+        """Goes on where its rules stood (by their keys) before their files were read anew, and its group if there was one."""
         for run in self.rules:
             if run.rule.key in known:
                 run.alerts, run.health = known[run.rule.key].alerts, known[run.rule.key].health
-        self.evaluated = evaluated
+        if before is not None:
+            self.evaluated, self.restored = before.evaluated, before.restored
 
     def end(self, rule: RuleRun, at: int) -> tuple[list[Transition], list[ToSend]]:
         """What is to be remembered and told of the alerts of a rule that is evaluated no more: those that fire are over as of `at`."""
@@ -131,9 +138,10 @@ class GroupRun:
         for run in self.rules:
             run.alerts = {own: shifted(alert, -by) for own, alert in run.alerts.items()}
 
-    def resume(self, last: int, now: int) -> list[Transition]:
-        """Goes on at `now` after an outage that began with the evaluation at `last`; what is to be remembered of alerts that it ended."""
-        ended: list[Transition] = []
+    def resume(self, at: int) -> list[Transition]:
+        """Goes on at `at` after an outage; what is to be remembered of alerts that it ended."""
+        last, ended = self.known or 0, list[Transition]()
+        now = at - self.group.interval  # as if it had been evaluated then: so much waiting counts
         for run in self.rules:
             kept = restored(run.alerts, last, now)
             ended += given_up(run.alerts, kept, last, now)

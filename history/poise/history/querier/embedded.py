@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from poise.history.promql.engine import Engine, Matrix, Result
@@ -20,6 +19,7 @@ from poise.history.promql.nodes import Matcher
 from poise.history.promql.series import Storage
 from poise.history.querier.door import TRUNCATED, Answer, matchers
 from poise.history.text_format import Metadata
+from poise.history.threads import started
 
 #: Queries that are computed at the same time. They share one interpreter: more would not be faster, but a short one need not wait for a long one.
 THREADS = 2
@@ -57,7 +57,7 @@ class EmbeddedQuerier:
         self._timeout = timeout
         self._metadata = metadata
         self._cells = Cells()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="poise-query")
+        self._threads = started(THREADS, "poise-query")
         self._waiting = 0
         self._closed = False
 

@@ -130,7 +130,7 @@ def test_rules_that_are_read_anew_go_on_where_they_stood() -> None:
     node = Node(GroupRun(groups(text)[0], {}, lambda: 0.0))
     node.at(0, g0=0.9)
     changed = GroupRun(groups(text.replace("load > 0.5, for", "load > 0.6, for").replace("Gone", "New"))[0], {}, lambda: 0.0)
-    changed.take_over({run.rule.key: run for run in node.run.rules}, node.run.evaluated)
+    changed.take_over({run.rule.key: run for run in node.run.rules}, node.run)
     node.run = changed
     assert [run.state for run in changed.rules] == [State.PENDING, State.INACTIVE]
     node.at(2, g0=0.9)

@@ -27,3 +27,20 @@ def test_slots_that_were_missed_are_counted() -> None:
     assert schedule.missed(45, 60, 15) == 0
     assert schedule.missed(0, 60, 15) == 3
     assert schedule.missed(100, 60, 15) == 0
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), INTERVALS, min_size=1), st.data(), MOMENTS)
+def test_a_group_begins_after_those_whose_series_it_reads_and_a_circle_has_an_end(
+    intervals: dict[str, int], data: st.DataObject, begin: int
+) -> None:
+    ordered = list(intervals)
+    before = {key: data.draw(st.sets(st.sampled_from(ordered[:place]))) if place else set() for place, key in enumerate(ordered)}
+    first = schedule.first_slots(intervals, before, begin)
+    longest = max(intervals.values())
+    for key, interval in intervals.items():
+        assert first[key] == schedule.slot(key, interval, first[key])
+        assert begin <= first[key] <= begin + 5 * longest
+        if len(intervals) < 4:  # the chain is short enough
+            assert all(first[other] <= first[key] for other in before[key])
+    circle = {key: set(ordered) - {key} for key in ordered}
+    assert all(begin <= one <= begin + 5 * longest for one in schedule.first_slots(intervals, circle, begin).values())
