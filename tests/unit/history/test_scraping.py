@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from poise.history.fetch import FetchError
+from poise.history.fetch import Exhausted, FetchError
 from poise.history.promql.compile import compile_query
 from poise.history.promql.labels import Labels, get
 from poise.history.promql.nodes import Selector
@@ -108,7 +108,7 @@ def test_each_target_is_scraped_again_and_again_and_kept_under_its_own_labels() 
     assert set(world.kept.up(a)) == {1.0}
     assert set(world.kept.up(b)) == {0.0}
     times = [at for key, at, _ in world.kept.appended if key == a.key]
-    assert all(later - earlier > FAST / 2 for earlier, later in pairwise(times))
+    assert all(later - earlier > FAST / 2 for earlier, later in pairwise(times[1:]))  # the first waits for no slot
     (x,) = {own for key, _, samples in world.kept.appended for own in samples if get(own, "__name__") == "x"}
     assert dict(x) == {"__name__": "x", "instance": "a", "job": "poise"}
 
@@ -147,6 +147,76 @@ def test_a_store_that_hangs_stops_neither_scrapes_nor_the_page_and_what_it_misse
         assert world.pool.status()[0].not_kept >= 2
         assert world.kept.appended == []
         world.kept.open.set()
+        await world.wait(lambda: len(world.kept.up(a)) >= 2)
+
+    run(scenario)
+
+
+def test_the_first_scrape_of_a_target_waits_for_no_slot() -> None:
+    slow = [replace(target(name), interval=3600.0, timeout=1.0) for name in "abc"]
+
+    async def scenario(world: World) -> None:
+        world.pages = {"a": b"x 1\n", "b": b"x 1\n", "c": FetchError("down")}
+        world.pool.set_targets(slow[:2])
+        await world.wait(lambda: all(status.known_at is not None for status in world.pool.status()))
+        world.pool.set_targets(slow)
+        await world.wait(lambda: world.pool.status()[2].known_at is not None)
+        assert [status.health for status in world.pool.status()] == ["up", "up", "down"]
+
+    run(scenario)
+
+
+def test_what_this_process_lacks_is_no_scrape_so_that_nothing_is_marked_stale() -> None:
+    a = target("a")
+    store = Store(None)
+
+    async def scenario(world: World) -> None:
+        world.pages = {"a": b"x 1\n"}
+        world.pool.set_targets([a])
+        await world.wait(lambda: _values(store, "x"))
+        world.pages = {"a": Exhausted("no descriptors")}
+        await world.wait(lambda: world.pool.status()[0].not_kept >= 3)
+        (status,) = world.pool.status()
+        assert (status.health, status.failures) == ("unknown", 0)
+        assert set(_values(store, "x")) == {"1.0"}
+        assert set(_values(store, "up")) == {"1.0"}
+
+    run(scenario, store)
+
+
+def test_a_target_whose_scrapes_cannot_be_kept_goes_on_and_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = target("a"), target("b")
+
+    class Broken(Kept):
+        def append(self, target: str, at: float, samples: Mapping[Labels, float]) -> None:
+            if target == a.key and len(self.up(b)) < 5:
+                raise KeyError("a fault of the store")
+            super().append(target, at, samples)
+
+    broken = Broken()
+
+    async def scenario(world: World) -> None:
+        world.pages = {"a": b"x 1\n", "b": b"x 1\n"}
+        world.pool.set_targets([a, b])
+        await world.wait(lambda: len(broken.up(a)) >= 2)
+        assert world.pool.status()[0].not_kept >= 3
+
+    run(scenario, broken)
+    assert caplog.text.count("could not be kept") == 1, "one line however often"
+
+
+def test_whatever_is_raised_around_a_scrape_ends_no_loop() -> None:
+    a = target("a")
+
+    async def scenario(world: World) -> None:
+        def refuse(one: Target, scrape: Scrape) -> None:
+            world.observed.append((one.name, scrape))
+            if len(world.observed) < 4:
+                raise RuntimeError("can't start new thread")
+
+        world.pool._observe = refuse
+        world.pages = {"a": b"x 1\n"}
+        world.pool.set_targets([a])
         await world.wait(lambda: len(world.kept.up(a)) >= 2)
 
     run(scenario)
