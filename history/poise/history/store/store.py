@@ -29,7 +29,8 @@ from poise.history.promql.series import STALE, StoredSeries, stale_flags
 from poise.history.store.chunks import HOUR, encode_tick
 from poise.history.store.database import Database
 from poise.history.store.flushing import flush
-from poise.history.store.head import Head, Record, label_bytes
+from poise.history.store.head import Head, Record
+from poise.history.store.intake import MOST_NEW_SERIES, Intake
 from poise.history.store.pruning import Pruning, Retention
 from poise.history.store.reader import Reader
 from poise.history.store.selecting import known, labels_of, newer, with_older
@@ -45,9 +46,6 @@ _SETTLE = 60_000
 _LONGEST_IN_MEMORY = 3 * HOUR
 #: Seconds between two new files: a disk that spoils everything must not be filled with spoilt files.
 _ANEW_EVERY = 60.0
-#: Series that no page had before and that one scrape may bring; the rest comes with the next ones. A node of 8 cards and 4 engines has under 4,000
-#: (text_format.py) and is whole at once; so many take 0.15 s, for which scrapes of other targets wait.
-MOST_NEW_SERIES = 5_000
 
 Found = TypeVar("Found")
 
@@ -89,19 +87,14 @@ class Store:
         kept = retention or Retention()
         self._wall = wall
         self._monotonic = monotonic
-        self._shares = Shares(most_series, label_bytes_for(kept.bytes))
-        self._most_new_series = most_new_series
-        self._full: set[str] = set()  # targets of which it was told that they have too many series
-        self._slowed: set[str] = set()  # those whose last scrape brought more new series than it may
+        self._intake = Intake(Shares(most_series, label_bytes_for(kept.bytes)), most_new_series)
         self._writing = threading.RLock()
         self._lock = threading.RLock()
         self._database = None if path is None else Database(path)
         self._pruning = None if self._database is None else Pruning(self._database, kept, wall, monotonic, self._forget)
         self._path = "" if path is None else str(path)
         self._error = ""
-        self._dropped = self._postponed = 0
-        self._present: dict[str, set[Labels]] = {}  # what the last scrape of each target brought
-        self._last: dict[str, int] = {}  # when that was
+        self._last: dict[str, int] = {}  # when each target was scraped last
         self._head = Head(0)
         self._flushed = 0  # samples before are in chunks
         self._packed = (
@@ -146,7 +139,7 @@ class Store:
             self._database.set_aside()
             floor = self._restore(self._database)
         self._head.floor = self._flushed = now if floor is None else floor
-        self._shares.recount(self._head)
+        self._intake.recount(self._head)
         # What was there when the process ended is stale from then on, or it would seem to live for five more minutes.
         newest = self._head.newest
         if newest is not None and newest < now:
@@ -186,54 +179,16 @@ class Store:
             self._resolve_shelf(moment)
             self._last[target] = moment
             with self._lock:
-                kept = self._remember(moment, self._rows(target, samples))
+                kept = self._remember(moment, self._intake.rows(self._head, target, samples, len(self._last)))
             self._write(moment, kept)
             self._keep_house(moment)
-
-    def _rows(self, target: str, samples: Mapping[Labels, float]) -> list[tuple[Record, float]]:
-        """What becomes of a scrape: samples of series that are known or find room, and the ends of those that it lacks."""
-        rows: list[tuple[Record, float]] = []
-        new = postponed = 0
-        for own, value in samples.items():
-            record = self._head.get(own)
-            if record is None and new >= self._most_new_series:
-                postponed += 1
-                continue
-            if record is None or not record.times:
-                size = label_bytes(own) if record is None else record.size
-                if not self._shares.admits(target, size, len(self._last)):
-                    self._drop(target)
-                    continue
-                new += record is None
-                record = record or self._head.add(own, size=size)
-            self._shares.claim(record, target)
-            rows.append((record, value))
-        self._postponed += postponed
-        if postponed and target not in self._slowed:
-            logger.warning("target %s has %d new series more than one scrape may bring; they come with the next ones", target, postponed)
-        (self._slowed.add if postponed else self._slowed.discard)(target)
-        now_present = {record.labels for record, _ in rows}
-        for own in self._present.get(target, set()) - now_present:
-            gone = self._head.get(own)
-            if gone is not None:
-                rows.append((gone, STALE))
-        self._present[target] = now_present
-        return rows
 
     def forget_target(self, target: str, at: float) -> None:
         """A target that is not scraped any more: its series end now."""
         self.append(target, at, {})
         with self._writing:
-            self._present.pop(target, None)
+            self._intake.forget(target)
             self._last.pop(target, None)
-            self._full.discard(target)
-            self._slowed.discard(target)
-
-    def _drop(self, target: str) -> None:
-        if target not in self._full:
-            logger.warning("target %s has more series, or more text in their labels, than fit: new ones of it are not kept for now", target)
-            self._full.add(target)
-        self._dropped += 1
 
     def _remember(self, at: int, rows: Sequence[tuple[Record, float]]) -> list[tuple[Record, float]]:
         """To memory; those that are later than what it has of their series."""
@@ -339,8 +294,8 @@ class Store:
                 self._head.floor = before
                 if self._database is None:
                     self._head.remove([record for record in self._head if not record.times])
-            self._shares.recount(self._head)
-            self._full.clear()
+            self._intake.recount(self._head)
+            self._intake.has_room_again()
 
     def _flush(self, upto: int) -> None:
         """Samples before a time go to chunks, and their ticks away; both or neither."""
@@ -374,7 +329,7 @@ class Store:
             for record in self._head:
                 record.forget_after(at)
             self._head.floor = min(self._head.floor, at + 1)
-        self._shares.recount(self._head)
+        self._intake.recount(self._head)
         self._flushed = at + 1
         self._last = dict.fromkeys(self._last, at - 1)
         if self._shelf is not None:
@@ -493,6 +448,6 @@ class Store:
                 used_bytes=used,
                 oldest=min(times) / 1000 if times else None,
                 newest=max(times) / 1000 if times else None,
-                dropped_series=self._dropped,
-                postponed_series=self._postponed,
+                dropped_series=self._intake.dropped,
+                postponed_series=self._intake.postponed,
             )

@@ -15,8 +15,9 @@ import pytest
 from poise.history.promql.series import stale_flags
 from poise.history.store.chunks import encode_tick
 from poise.history.store.database import LARGEST_NUMBER, Database
+from poise.history.store.intake import MOST_NEW_SERIES
 from poise.history.store.sqlite_file import WriteFailed
-from poise.history.store.store import MOST_NEW_SERIES, Store
+from poise.history.store.store import Store
 from sqlalchemy import event, text
 
 from tests.kept_history import EVERYTHING, START, World, own
