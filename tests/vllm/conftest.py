@@ -40,9 +40,6 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 @pytest.fixture
 def tp(_shared: Deployment) -> Deployment:
     """The healthy deployment of TP=2. What an earlier test left broken is mended first."""
-    exporter = _shared.record("exporter")
-    if exporter is None or not exporter.lives:
-        _shared.start_exporter()
     faults.undo(_shared, progress_of("mending", []))
     assert all(record.lives for record in records.read_all(_shared.layout.records))
     return _shared

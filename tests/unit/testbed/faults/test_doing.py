@@ -101,3 +101,26 @@ def test_a_fault_of_a_card_is_refused_on_real_ones(tmp_path: Path) -> None:
 def test_killing_a_rank_of_a_server_that_is_dead_says_so(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match="server has no worker that could be killed"):
         apply(deployment(tmp_path), "kill-rank")
+
+
+def test_a_black_hole_goes_with_its_deployment(tmp_path: Path) -> None:
+    target = deployment(tmp_path)
+    apply(target, "scrape-blackhole")
+    assert target.layout.blackhole("server").exists()
+    teardown.take_down(target.layout)
+    assert not target.layout.blackhole("server").exists()
+
+
+def test_servers_that_are_started_anew_wait_for_a_request_through_the_router_only_when_all_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = deployment(tmp_path, engines=SPLIT.engines, router=SPLIT.router, shape="pd", simulated_cards=0, exporter_port=None)
+    done: list[tuple[str, bool]] = []
+
+    def restart(self: Deployment, changed: EnginePlan, fault: str | None, progress: Progress, through_router: bool = True) -> None:
+        done.append((changed.name, through_router))
+
+    monkeypatch.setattr(Deployment, "restart_engine", restart)
+    monkeypatch.setattr(Deployment, "start_router", lambda self, progress: done.append(("router", True)))
+    assert faults.undo(target, Progress("x", [], [], lambda: 0.0)) == ["prefill", "decode", "router"]
+    assert done == [("prefill", False), ("decode", True), ("router", True)]
