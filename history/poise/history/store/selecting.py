@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 #: Chunks that are kept decoded: those of two panels of 24 h for 16 cards each, 12 KB a chunk at 5 s. A panel asks for the same ones again and again,
 #: and unpacking them is more than half of a query.
 DECODED_CHUNKS = 1_000
+#: Samples that a series has in memory at most: one a second for three hours. Of series that are too few for the limit none is counted, as rules ask
+#: for few and often.
+_LONGEST = 11_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Newer:
 def newer(head: Head, matchers: Sequence[Matcher], start: int, end: int, most: int = MOST_SAMPLES) -> Newer:
     """The head's part. Raises ExecutionError for more than `most` samples, before one is copied."""
     records = head.matching(matchers)
-    if sum(len(record.times) for record in records) > most and sum(record.count(start, end) for record in records) > most:
+    if len(records) > most // _LONGEST and sum(record.count(start, end) for record in records) > most:
         raise too_many_samples()
     return Newer(records, [record.between(start, end) for record in records], head.floor)
 
