@@ -210,10 +210,10 @@ def test_a_clock_that_is_set_back_does_not_stop_evaluations(world: World) -> Non
 def test_a_clock_that_is_set_while_rules_are_evaluated_delays_the_next_evaluation_by_an_interval_at_most(world: World, step: float) -> None:
     asked = world.evaluator.query
 
-    def slow(node: Node, at: float) -> Result:
+    def slow(query: Node, at: float) -> Result:
         world.now += step
         world.evaluator.query = asked
-        return asked(node, at)
+        return asked(query, at)
 
     world.run(45, 0.9)
     world.evaluator.query = slow
