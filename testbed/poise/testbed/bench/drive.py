@@ -67,16 +67,22 @@ def run_profile(
     versions = facts.installed(plan.environment)
     workload = plan_workload(profile, versions.get("vllm", "unknown"), tokenizer_fingerprint(served))
     read = None if plan.exporter_url is None else watch.reader(plan.exporter_url)
-    page = _first_page(read)
-    run_facts = RunFacts(
-        workload=workload,
-        deployment=facts.deployment_facts(plan, direct),
-        versions=facts.versions(plan, "" if page is None else page.driver, plan.simulated_cards > 0),
-        machine=facts.machine(),
-        cards=_card_facts(plan, page),
-        simulated=plan.simulated_cards > 0 or plan.build == "cpu",
-        began=wall(),
-    )
+    page, began = _page(read), wall()
+
+    def run_facts() -> RunFacts:
+        """With the cards as the exporter knows them now: of a deployment that just came up it may not have found the processes before."""
+        cards = _card_facts(plan, _page(read)) or _card_facts(plan, page)
+        driver = "" if page is None else page.driver
+        return RunFacts(
+            workload=workload,
+            deployment=facts.deployment_facts(plan, direct),
+            versions=facts.versions(plan, driver, plan.simulated_cards > 0),
+            machine=facts.machine(),
+            cards=cards,
+            simulated=plan.simulated_cards > 0 or plan.build == "cpu",
+            began=began,
+        )
+
     if profile.warmup_requests:
         _warm_up(plan, url, profile, progress, environ)
     steps: list[Step] = []
@@ -92,7 +98,7 @@ def run_profile(
         interrupted = False
     finally:
         # After an error, too: what was whole is worth as much.
-        outcome = Outcome(*run.save(runs, run_facts, steps, interrupted)) if steps else None
+        outcome = Outcome(*run.save(runs, run_facts(), steps, interrupted)) if steps else None
         if outcome is not None and interrupted:
             say(f"{len(steps)} of {len(workload.steps)} steps were whole and are kept in {outcome.path}")
     if outcome is None:
@@ -194,8 +200,8 @@ def _tokenizer(plan: DeploymentPlan) -> str:
     return str(model.make_tiny(plan.environment.parent / "models")) if plan.model == model.TINY else plan.model
 
 
-def _first_page(read: watch.Read | None) -> NodePage | None:
-    """What the exporter shows before anything is sent; None when it is not there, which each step says for itself."""
+def _page(read: watch.Read | None) -> NodePage | None:
+    """What the exporter shows; None when it is not there, which each step says for itself."""
     try:
         return None if read is None else read()
     except TestbedError:

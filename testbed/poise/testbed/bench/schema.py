@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from poise.exporter.logs import visible
-
 KEYWORDS = frozenset(
     {
         *("$schema", "$defs", "$ref", "title", "description"),
@@ -30,6 +28,7 @@ SMALLEST = 1e-30
 # Of a wrong value, and of a wrong key.
 SHOWN = 60
 
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _WORDS = {
     "object": "an object",
     "array": "a list",
@@ -141,7 +140,7 @@ def _has_to_be(place: str, value: object, wanted: str) -> str:
 def _below(place: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{place}[{key}]"
-    name = visible(key[:SHOWN])
+    name = key if _PLAIN_KEY.fullmatch(key) else shown(key)
     return f"{place}.{name}" if place else name
 
 

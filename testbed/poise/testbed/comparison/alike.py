@@ -40,9 +40,18 @@ _USERS: Mapping[str, Callable[[Run], bool]] = {
 
 
 def check(runs: Sequence[Run]) -> None:
+    """Raises TestbedError for runs that were not made under the same conditions, for one that is interrupted or given twice, for a shape that
+    was measured twice with one seed, and for shapes measured with other seeds."""
+    check_conditions(runs)
+    rows: dict[str, list[Run]] = {}
+    for content in runs:
+        rows.setdefault(row_name(content), []).append(content)
+    _check_repetitions(runs, rows)
+
+
+def check_conditions(runs: Sequence[Run]) -> None:
     """Raises TestbedError naming what two runs differ in, so that a figure of one says nothing about the other: workload, model, cards, build,
-    machine, versions of what serves (Poise's own aside); within one shape its servers and their arguments. An interrupted run; one that is
-    given twice; a shape that was measured twice with one seed; shapes measured with other seeds."""
+    machine, versions of what serves (Poise's own aside); within one shape its servers and their arguments. The seeds aside."""
     first = runs[0]
     for content in runs:
         if content["interrupted"]:
@@ -55,13 +64,9 @@ def check(runs: Sequence[Run]) -> None:
         _same(first, content, "simulated", _value_of("simulated"))
         _same(first, content, "machine", lambda entry: (entry["machine"].get("processor"), entry["machine"].get("cores")))
     _check_versions(runs)
-    rows: dict[str, list[Run]] = {}
+    firsts: dict[str, Run] = {}
     for content in runs:
-        rows.setdefault(row_name(content), []).append(content)
-    _check_repetitions(runs, rows)
-    for repetitions in rows.values():
-        for content in repetitions:
-            _same_servers(repetitions[0], content)
+        _same_servers(firsts.setdefault(row_name(content), content), content)
 
 
 def _check_versions(runs: Sequence[Run]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from poise.testbed import interrupts, records
 from poise.testbed.bench import drive
 from poise.testbed.bench.profile import LoadProfile
+from poise.testbed.comparison import alike
 from poise.testbed.comparison.statistics import estimate
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
@@ -65,7 +66,8 @@ def measure(
     """Carries all of it out; returns the contents of the runs. `done` is filled with each repetition as it is saved.
 
     The prompts of repetition n are those of the profile's seed + n, the same for each shape: a second time the same ones would be found
-    in the prefix cache. Raises TestbedError: a deployment is up already, a shape does not start, the client fails.
+    in the prefix cache. Raises TestbedError: a deployment is up already, a shape does not start, the client fails, conditions
+    changed meanwhile.
     """
     for request in requests:
         check_comparable(request.shape)
@@ -82,6 +84,7 @@ def measure(
                 seeded = replace(profile, seed=profile.seed + repetition)
                 done.append(drive.run_profile(deployment, seeded, runs, progress, environ, say=say))
                 outlook.loads.append(clock() - began)
+                alike.check_conditions([outcome.content for outcome in done])  # now, and not when all is measured
     return [outcome.content for outcome in done]
 
 

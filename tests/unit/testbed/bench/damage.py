@@ -40,7 +40,7 @@ PLACES: Sequence[Place] = tuple(places(RUN))
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[Place, object]:
-    """The place that was changed and the document: the part replaced, taken away, there twice, or one more beside it."""
+    """The place in which something was changed and the document: the part replaced, taken away, there twice, or one more beside it."""
     place = draw(st.sampled_from(PLACES))
     content: Any = copy.deepcopy(RUN)
     if not place:
@@ -57,7 +57,7 @@ def damaged(draw: st.DrawFn) -> tuple[Place, object]:
         holder.append(draw(st.one_of(st.just(copy.deepcopy(holder[0])), ANY_JSON)))
     else:
         holder[draw(st.text(max_size=6))] = draw(ANY_JSON)
-    return place, content
+    return place[:-1] if kind == "more" else place, content
 
 
 def text_of(document: object) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from poise.testbed import interrupts, plan, processes
-from poise.testbed.bench import drive, profile, run
+from poise.testbed.bench import drive, profile, run, watch
 from poise.testbed.bench.drive import Outcome
 from poise.testbed.bench.profile import Overrides
 from poise.testbed.deployment import Deployment
 from poise.testbed.errors import TestbedError
 from poise.testbed.progress import Progress, Step
 
-from tests.unit.testbed.bench.runs import ENGINE, RECORDED
+from tests.unit.testbed.bench.runs import ENGINE, RECORDED, page
 from tests.unit.testbed.deployments import layout_in
 
 # Replays one recorded run; the words behind it are the arguments of the client.
@@ -96,6 +96,18 @@ def test_a_run_is_carried_out_and_saved(deployed: Prepare) -> None:
     assert told.steps["chat"].detail == "64 requests in 19.6 s, 164 output tokens/s"
     assert any(detail.startswith("64 of 64 requests, ") for detail in told.details), "the client's own progress is shown"
     assert list(deployment.layout.temporary.glob("bench-*")) == []
+
+
+def test_cards_that_the_exporter_finds_only_after_the_start_are_those_of_the_run(
+    deployed: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen: the first run after `up` had no cards, and could not be compared with the others."""
+    pages = iter([replace(page("tp-before.prom"), engines={}), page("tp-before.prom")])
+    monkeypatch.setattr(watch, "reader", lambda url: lambda: next(pages, page("tp-after.prom")))
+    deployment = deployed()
+    plan.write(deployment.layout.plan, replace(deployment.plan, exporter_port=1))
+    content = driven(deployment, "chat", Told(), requests=64).content
+    assert [card["name"] for card in content["cards"]] == ["Simulated NVIDIA H20-3e"] * 2
 
 
 def test_a_dead_exporter_costs_what_it_would_have_shown_and_not_the_run(deployed: Prepare) -> None:

@@ -42,6 +42,22 @@ def test_answers_of_one_token_have_no_latency_between_tokens() -> None:
     assert set(read_result(one).latency) == {"ttft", "e2el"}
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
+def test_what_is_no_number_is_no_figure(value: float) -> None:
+    """numpy writes NaN and Infinity into JSON where it divides by nothing."""
+    seen = read_result(recorded("chat.json") | {"p99_itl_ms": value, "rtfx": value, "request_goodput": value})
+    assert set(seen.latency) == {"ttft", "tpot", "e2el"}
+    assert seen.goodput is None
+    assert {"p99_itl_ms", "rtfx", "request_goodput"}.isdisjoint(seen.raw)
+    with pytest.raises(TestbedError, match="lacks 'output_throughput'"):
+        read_result(recorded("chat.json") | {"output_throughput": value})
+
+
+def test_errors_hold_nothing_that_a_terminal_acts_on() -> None:
+    seen = read_result(recorded("dead.json") | {"errors": ["first\nlast \x1b[31mred \udc80"]})
+    assert seen.errors == {"last \\x1b[31mred \\udc80": 1}
+
+
 def test_a_result_of_an_unknown_version_is_said() -> None:
     short = recorded("chat.json")
     del short["total_output_tokens"]

@@ -107,5 +107,5 @@ def test_a_field_that_is_missing_is_named_and_a_key_may_be_anything() -> None:
     assert problem(content, run.schema()) == "steps[0].client is missing"
     content = document()
     content["versions"]["\x1b[31m"] = 1
-    assert problem(content, run.schema()) == "versions.\\x1b[31m is 1 and has to be a text"
+    assert problem(content, run.schema()) == 'versions."\\u001b[31m" is 1 and has to be a text'
     assert problem([], run.schema()) == "the whole is a list and has to be an object"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from poise.testbed.bench import usage
-from poise.testbed.bench.observe import Card, Engine, NodePage, Place, gained
+from poise.testbed.bench.observe import Card, Engine, NodePage, Place, gained, read_page
 from poise.testbed.plan import EnginePlan
 from poise.testbed.shapes import EngineRole
 
-from tests.unit.testbed.bench.runs import ENGINE, figures, page, tp_usage
+from tests.unit.testbed.bench.runs import ENGINE, RECORDED, figures, page, tp_usage
 
 shares = st.lists(st.floats(0, 1), min_size=2, max_size=8)
 
@@ -23,6 +24,17 @@ def test_a_recorded_page_is_read() -> None:
     engine = found.engines[ENGINE.port]
     assert [(place.use, place.tp_rank) for place in engine.places] == [("own", "0"), ("own", "1")]
     assert engine.counters["generation_tokens"] == 3224
+    assert engine.counters["requests_finished"] == 65
+
+
+def test_a_reading_that_is_no_number_is_not_there() -> None:
+    text = (RECORDED / "tp-after.prom").read_bytes()
+    spoiled = re.sub(rb"(?m)^(poise_gpu_(?:busy|energy|nvlink)\S* |poise_engine_generation_tokens_total\S* )\S+$", rb"\1NaN", text)
+    assert spoiled.count(b" NaN\n") > 4
+    found = read_page(spoiled)
+    assert all("busy_seconds" not in card.figures and "memory_used_bytes" in card.figures for card in found.cards.values())
+    engine = found.engines[ENGINE.port]
+    assert "generation_tokens" not in engine.counters
     assert engine.counters["requests_finished"] == 65
 
 

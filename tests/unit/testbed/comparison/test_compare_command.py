@@ -112,7 +112,7 @@ FAILS = TestbedError("it does not come up")
         ("up tp", FAILS, 2),
         ("up tp", KeyboardInterrupt(), 2),
         ("down single", KeyboardInterrupt(), 2),
-        ("down single", OSError(28, "No space left on device"), 2),
+        ("down single", OSError(28, "No space left on device", "/state"), 2),
     ],
     ids=str,
 )
@@ -137,6 +137,24 @@ def test_what_ends_a_campaign_leaves_finished_repetitions_and_says_how_to_go_on(
     again = shlex.split(line.partition("poise testbed compare ")[2])
     assert compared(*again, "--no-plot") == 0
     assert "single  one card" in capsys.readouterr().out
+
+
+def test_conditions_that_change_on_the_way_end_it_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    campaign = Campaign(monkeypatch, lambda what: None)
+    carry_out = drive.run_profile
+
+    def run_profile(deployment: Any, chosen: LoadProfile, *rest: Any, **named: Any) -> Outcome:
+        outcome = carry_out(deployment, chosen, *rest, **named)
+        if deployment.shape == "tp":
+            outcome.content["versions"]["vllm"] = "0.33.0"
+        return outcome
+
+    monkeypatch.setattr(drive, "run_profile", run_profile)
+    assert compared("single", "tp", "pp", "--repeat", "2", "--no-plot", "--state-dir", str(tmp_path)) == 1
+    assert campaign.begun[-2:] == ["load tp 1", "down tp"]
+    assert "version of vllm is '0.32.0+cpu' in one and '0.33.0' in the other" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_a_shape_is_taken_down_waits_for_it_and_begins_no_other(

@@ -143,7 +143,10 @@ def test_a_ramp_has_its_curve_as_far_as_every_repetition_came() -> None:
 
 def test_page_json_and_pictures_are_written_together(tmp_path: Path) -> None:
     """One test for all that needs a picture: drawing one takes seconds."""
-    made = table.compare(ramp())
+    entries = ramp()
+    for entry in entries[-3:]:
+        entry["deployment"]["shape"] = "$x^$\x1b[31m<b>&中"
+    made = table.compare(entries)
     written = command.write(made, tmp_path / "out", plotted=True)
     assert [path.relative_to(tmp_path / "out").as_posix() for path in written] == [
         "comparison.md",
@@ -162,6 +165,8 @@ def test_page_json_and_pictures_are_written_together(tmp_path: Path) -> None:
     )
     for title in (*titles, "the figures show shape, not speed"):
         assert title in words
+    assert "mathdefault" not in words, "numbers of the axes are read as formulas"
+    assert "$x^$\\x1b[31 m<b>&中 2 GPUs" in words, "a name is no formula, and breaks no picture"
     again = plot.draw(made, tmp_path / "again" / "comparison", ("svg",))[0]
     assert again.read_bytes() == written[2].read_bytes(), "the same runs make the same picture"
 
