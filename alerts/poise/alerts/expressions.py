@@ -1,6 +1,6 @@
 """PromQL expressions: parsed, and taken apart by the kinds of node that others ask for. The only file that knows the parser's node types.
 
-The parser is promql-parser (Rust, PromQL of Prometheus 2.45). It prints durations in whole seconds, so nothing here makes shorter ones.
+The parser (history: promql/parse.py) prints durations in whole seconds, so nothing here makes shorter ones.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import promql_parser as promql
+from poise.history.promql.errors import BadQuery
+from poise.history.promql.parse import parse as parse_query
 
 #: Operators that keep or drop a series by the relation of two numbers.
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
@@ -19,15 +21,15 @@ SHORTEST_RANGE = 2
 
 
 class ExpressionError(ValueError):
-    """An expression that does not parse; the text is the parser's."""
+    """An expression that does not parse; the text is the parser's, with the place where that is known."""
 
 
 def parse(text: str) -> promql.Expr:
     """The expression as a tree. Raises ExpressionError."""
     try:
-        return promql.parse(text)
-    except ValueError as error:
-        raise ExpressionError(" ".join(str(error).split())) from None
+        return parse_query(text)
+    except BadQuery as error:
+        raise ExpressionError(str(error)) from None
 
 
 def children(node: promql.Expr) -> tuple[promql.Expr, ...]:

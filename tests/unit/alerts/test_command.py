@@ -116,6 +116,24 @@ def test_promtool_never_opens_what_we_could_not_read(kind: str, tmp_path: Path, 
     assert str(odd) in "".join(capsys.readouterr())
 
 
+@pytest.mark.usefixtures("no_promtool")
+def test_a_syntax_error_is_told_with_its_place_in_the_expression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.yml"
+    path.write_text("groups:\n- name: g\n  rules:\n  - alert: A\n    expr: |\n      up\n      > == 1\n")
+    assert run("check", path) == 1
+    assert capsys.readouterr().out.startswith(f'{path}:5, group "g", alert "A": expr: 2:3: unexpected "=="\n')
+
+
+@pytest.mark.usefixtures("no_promtool")
+def test_an_expression_too_deep_for_anybody_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.yml"
+    for text in ("(" * 5_000 + "x" + ")" * 5_000, "-" * 9_000 + "x", "x offset inf"):
+        path.write_text(f"groups: [{{name: g, rules: [{{record: 'a:b:c', expr: '{text}'}}]}}]")
+        assert run("check", path) == 1
+        said = capsys.readouterr().out
+        assert "nested deeper" in said or "operators" in said or "longer than 100 years" in said
+
+
 def test_an_unknown_alert_among_many_is_no_flood(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("rules", "--without", "xyzzy") == 2
     assert capsys.readouterr().err == "poise: --without xyzzy: there is no such alert; `poise alerts rules` lists ours\n"

@@ -1,4 +1,4 @@
-"""Text to syntax tree: parsed by promql-parser, typed by it, and then reduced to what the evaluator has; the rest is refused by name.
+"""Text to syntax tree: parsed and typed (parse.py), and then reduced to what the evaluator has; the rest is refused by name.
 
 The only file of the engine that knows the parser's node types.
 """
@@ -30,12 +30,8 @@ from poise.history.promql.nodes import (
     String,
     Subquery,
 )
+from poise.history.promql.parse import parse
 
-#: Characters of a query; the longest rule has 1,200. A longer one is a mistake or an attack.
-LONGEST_QUERY = 16_384
-#: Brackets within brackets, and operators, of a query; the largest rule has 9 and 30. Some thousands of either overflow the parser's stack.
-DEEPEST = 100
-MOST_OPERATORS = 400
 #: Memory that the automaton of one regular expression may take, in bytes (RE2's max_mem; its own default is 8 MiB).
 _PATTERN_MEMORY = 1 << 20
 
@@ -84,11 +80,7 @@ ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^"})
 COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 SET_OPERATORS = frozenset({"and", "or", "unless"})
 
-#: Strings and comments, in which brackets and operators mean nothing.
-_NO_SYNTAX = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | `[^`]*` | \#[^\n]* """, re.VERBOSE | re.DOTALL)
 _STRING_OR_EMPTY = re.compile(r""""(?:[^"\\]|\\.)*"|(?<=\w)\{\}""", re.DOTALL)
-_BRACKET = re.compile(r"[(\[{}\])]")
-_OPERATOR = re.compile(r"[-+*/%^<>]|[=!]=|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 
 _MATCH_OPERATORS = (
     (promql.MatchOp.Equal, MatchOperator.EQUAL),
@@ -102,30 +94,10 @@ def compile_query(text: str) -> Node:
     """The tree of a query.
 
     Raises:
-        BadQuery: the text is no PromQL; the message is the parser's.
+        BadQuery: the text is no PromQL; the message names the place where that is known.
         Unsupported: it is, and uses something that this engine does not have.
     """
-    if len(text) > LONGEST_QUERY:
-        raise BadQuery(f"the query has {len(text)} characters; at most {LONGEST_QUERY} are taken")
-    _refuse_deep(text)
-    try:
-        tree = promql.parse(text)
-    except ValueError as error:
-        raise BadQuery(" ".join(str(error).split())) from None
-    return _node(tree)
-
-
-def _refuse_deep(text: str) -> None:
-    """The parser recurses without a limit and then ends the process, so that is bounded before it: brackets in brackets, and operators."""
-    bare = _NO_SYNTAX.sub(" ", text)
-    depth = 0
-    for bracket in _BRACKET.findall(bare):
-        depth += 1 if bracket in "([{" else -1
-        if depth > DEEPEST:
-            raise BadQuery(f"the query is nested deeper than {DEEPEST} levels")
-    operators = len(_OPERATOR.findall(bare))
-    if operators > MOST_OPERATORS:
-        raise BadQuery(f"the query has {operators} operators; at most {MOST_OPERATORS} are taken")
+    return _node(parse(text))
 
 
 def _milliseconds(duration: timedelta | None) -> int:

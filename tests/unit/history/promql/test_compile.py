@@ -7,9 +7,10 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poise.history.promql.compile import FUNCTIONS, LONGEST_QUERY, compile_query
+from poise.history.promql.compile import FUNCTIONS, compile_query
 from poise.history.promql.errors import BadQuery, Unsupported
 from poise.history.promql.nodes import Binary, Range, Selector, Subquery, Type, type_of
+from poise.history.promql.parse import LONGEST_QUERY
 
 
 @pytest.mark.parametrize(
