@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from poise.cli import process
+from poise.exporter.logs import visible
 from poise.testbed import claim, demo, environment, faults, hardware, interrupts, load, paths, plan, ports, shapes, sizing, status, teardown
 from poise.testbed.arguments import (
     DEFAULT_CLIENTS,
@@ -64,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
             return commands[arguments.testbed_command](arguments)
         except TestbedError as error:
             text = str(error)
-            process.tell(text if text.startswith("poise: ") else f"poise: {text}")
+            process.tell(_harmless(text if text.startswith("poise: ") else f"poise: {text}"))
             return 1
         except OSError as error:
             if process.is_write_error(error):
                 raise
-            process.tell(f"poise: {file_problem(error, _options(arguments))}")
+            process.tell(_harmless(f"poise: {file_problem(error, _options(arguments))}"))
             return 1
         except KeyboardInterrupt as interrupted:
             left = interrupts.left_by(interrupted)
@@ -283,4 +284,9 @@ def _progress(title: str, steps: Sequence[str], file: Path | None) -> Progress:
 
 
 def _say(text: str) -> None:
-    process.tell(f"poise: {text}")
+    process.tell(_harmless(f"poise: {text}"))
+
+
+def _harmless(text: str) -> str:
+    """Lines that quote names and logs of others, without what a terminal acts on."""
+    return "\n".join(visible(line) for line in text.split("\n"))

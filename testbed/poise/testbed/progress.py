@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
 
+from poise.exporter.logs import visible
 from poise.testbed.files import write_json
 
 StepState = Literal["waiting", "running", "done", "failed"]
@@ -150,9 +151,9 @@ class TerminalSink:
 
 
 def describe(step: Step) -> str:
-    """One line: what, how far, how long."""
+    """One line: what, how far, how long. Details quote others: nothing in it acts on a terminal."""
     mark = {"waiting": "    ", "running": "... ", "done": "ok  ", "failed": "FAIL"}[step.state]
     share = f" {step.fraction:.0%}" if step.fraction is not None and step.state == "running" else ""
     seconds = f" ({step.seconds:.0f} s)" if step.seconds >= 1 else ""
     detail = f": {step.detail}" if step.detail else ""
-    return f"{mark} {step.name}{share}{seconds}{detail}"
+    return visible(f"{mark} {step.name}{share}{seconds}{detail}")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from poise.testbed import command, plan, records
+from poise.testbed.errors import TestbedError
 
 from tests.unit.testbed.deployments import layout_in, ours, start_family
 from tests.unit.testbed.test_plan import PLAN
@@ -150,7 +151,7 @@ def test_a_start_that_is_refused_leaves_nothing_behind(capsys: pytest.CaptureFix
         port = other.getsockname()[1]
         assert run("up", "tp", "--port", f"server={port}", "--state-dir", str(tmp_path / "state")) == 1
     assert f"port {port} for server is taken" in capsys.readouterr().err
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["lock", "lock.holder.json", "logs"]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["lock", "poise-testbed.json"]
 
 
 def test_a_shape_of_ones_own_that_is_wrong_is_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -231,3 +232,14 @@ def test_the_environment_of_the_user_is_not_changed() -> None:
     before = dict(os.environ)
     run("fault", "--list")
     assert dict(os.environ) == before
+
+
+def test_an_error_that_quotes_a_log_keeps_its_lines_and_nothing_that_a_terminal_acts_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*given: object) -> None:
+        raise TestbedError("server ended; the end of its log:\nValueError: \x1b[31mred\x1b[0m")
+
+    monkeypatch.setattr(command.Deployment, "open", fails)
+    assert run("status", "--state-dir", str(tmp_path)) == 1
+    assert capsys.readouterr().err == "poise: server ended; the end of its log:\nValueError: \\x1b[31mred\\x1b[0m\n"

@@ -108,3 +108,7 @@ def test_on_a_terminal_the_line_is_rewritten_within_its_width() -> None:
 def test_a_line_says_what_how_far_and_how_long() -> None:
     assert describe(Step("vLLM", "running", "loading weights", 0.5, 12.4)) == "...  vLLM 50% (12 s): loading weights"
     assert describe(Step("vLLM", "failed", "no disk", None, 0.2)) == "FAIL vLLM: no disk"
+
+
+def test_a_line_quotes_nothing_that_a_terminal_acts_on() -> None:
+    assert describe(Step("load", "failed", "ValueError: \x1b[31mred\n\u202e")) == r"FAIL load: ValueError: \x1b[31mred\n\u202e"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable
 
+from poise.cli import process
 from poise.exporter.logs import visible
 from poise.testbed import paths
 from poise.testbed.bench import drive, profile, run, summary
@@ -37,7 +37,7 @@ def load_profile(arguments: argparse.Namespace, progress: Progress, say: Callabl
 def list_runs(arguments: argparse.Namespace) -> int:
     """Lists the saved runs, oldest first."""
     folder = arguments.folder or StateLayout(paths.state_directory(os.environ, arguments.state_dir)).runs
-    found = run.saved(folder, lambda reason: print(f"poise: passed over: {reason}", file=sys.stderr))
+    found = run.saved(folder, lambda reason: process.tell(f"poise: passed over: {reason}"))
     if arguments.json:
         print(json.dumps([{**content, "path": str(path)} for path, content in found], allow_nan=False))
     elif found:
