@@ -117,7 +117,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             page,
             told,
             routed,
-            _words(tmp_path, [("gpu-1", f"http://127.0.0.1:{page.port}")], "30s", routed.url),
+            _words(tmp_path, [("gpu-1", f"http://127.0.0.1:{page.port}")], "30s", "20s", routed.url),
             _state(tmp_path),
         )
 
@@ -126,10 +126,10 @@ def _state(folder: Path) -> dict[str, str]:
     return {"POISE_STATE_DIR": str(folder / "state")}
 
 
-def _words(folder: Path, targets: list[tuple[str, str]], interval: str, routed: str = "") -> tuple[str, ...]:
+def _words(folder: Path, targets: list[tuple[str, str]], interval: str, timeout: str, routed: str = "") -> tuple[str, ...]:
+    """For targets that are given so long that a busy machine fails none."""
     (folder / "rules.yml").write_text(RULES)
-    lines = [f'[[target]]\nname = "{name}"\nurl = "{url}"\ninterval = "{interval}"\ntimeout = "1s"' for name, url in targets]
-    lines = [line.replace('timeout = "1s"', 'timeout = "6s"') if interval == "30s" else line for line in lines]
+    lines = [f'[[target]]\nname = "{name}"\nurl = "{url}"\ninterval = "{interval}"\ntimeout = "{timeout}"' for name, url in targets]
     lines += ['[alerts]\nrules = ["rules.yml"]'] + ([f'[[alertmanager]]\nurl = "{routed}"'] if routed else [])
     (folder / "poise.toml").write_text("\n".join([*lines, ""]))
     nobody = f"http://127.0.0.1:{poise_up.free_port()}"
@@ -142,9 +142,7 @@ def wait_for(condition: object, what: str) -> None:
 
 def evaluations(url: str) -> float:
     """Of the group of the alerts, when it was evaluated last."""
-    found = re.findall(
-        r'poise_evaluator_group_last_evaluation_timestamp_seconds\{group="[^"]*;?g"[^}]*\} (\S+)', get(f"{url}/metrics", timeout=30)[1]
-    )
+    found = re.findall(r'poise_evaluator_group_last_evaluation_timestamp_seconds\{group="g"\} (\S+)', get(f"{url}/metrics", timeout=30)[1])
     return float(found[0]) if found else 0.0
 
 
@@ -188,7 +186,7 @@ def test_a_clock_that_jumps_by_twenty_minutes_ends_nothing_and_waits_on(world: W
     )
     setting = world.folder / "clock"
     setting.write_text("+0")
-    words = _words(world.folder, [("gpu-1", f"http://127.0.0.1:{world.page.port}")], "6s", world.routed.url)
+    words = _words(world.folder, [("gpu-1", f"http://127.0.0.1:{world.page.port}")], "6s", "6s", world.routed.url)
     environment = world.environment | {
         "LD_PRELOAD": found.stdout.strip(),
         "FAKETIME_TIMESTAMP_FILE": str(setting),
@@ -207,7 +205,7 @@ def test_a_clock_that_jumps_by_twenty_minutes_ends_nothing_and_waits_on(world: W
 
 
 def test_clients_that_take_all_connections_end_no_alert(world: World) -> None:
-    words = _words(world.folder, [("gpu-1", f"http://127.0.0.1:{world.page.port}")], "1s", world.routed.url)
+    words = _words(world.folder, [("gpu-1", f"http://127.0.0.1:{world.page.port}")], "3s", "3s", world.routed.url)
     with (
         up(*words, log=world.folder / "log", environment=world.environment, within=[needs("prlimit"), "--nofile=64"]) as (process, url),
         contextlib.ExitStack() as clients,
@@ -221,7 +219,7 @@ def test_clients_that_take_all_connections_end_no_alert(world: World) -> None:
                 client.sendall(b"GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\n")
             time.sleep(0.02)  # a stream of clients
         assert process.poll() is None
-        assert world.page.asked - asked >= 4
+        assert world.page.asked - asked >= 2
         clients.close()
         wait_for(lambda: get(f"{url}/healthz")[0] == 200, "the page answers")
         assert changes(url) == {"Boom": ["firing"], "Recorded": ["firing"], "Slow": ["pending"]}
@@ -230,7 +228,7 @@ def test_clients_that_take_all_connections_end_no_alert(world: World) -> None:
 
 def test_a_process_that_gets_neither_thread_nor_memory_lives_and_ends_in_order(tmp_path: Path) -> None:
     with serving() as page:
-        words = _words(tmp_path, [(f"gpu-{number}", f"http://localhost:{page.port}/{number}") for number in range(12)], "1s")
+        words = _words(tmp_path, [(f"gpu-{number}", f"http://localhost:{page.port}/{number}") for number in range(12)], "1s", "1s")
         with up(*words, log=tmp_path / "log", environment=_state(tmp_path) | {"MALLOC_ARENA_MAX": "1"}) as (process, url):
             wait_for(lambda: page.asked > 12, "targets are scraped")
             status = Path(f"/proc/{process.pid}/status").read_text()
