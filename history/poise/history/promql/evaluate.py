@@ -10,7 +10,7 @@ import numpy as np
 from poise.history.promql import aggregations, functions, histogram, one_step, operators, windows
 from poise.history.promql.compile import RANGE_FUNCTIONS, SET_OPERATORS
 from poise.history.promql.errors import ExecutionError
-from poise.history.promql.labels import Labels, drop_name
+from poise.history.promql.labels import drop_name
 from poise.history.promql.limits import CELLS_OF_SAMPLE, MOST_STEPS, Budget
 from poise.history.promql.nodes import (
     Aggregation,
@@ -129,16 +129,15 @@ class Evaluator:
         self.budget.check_cells(len(found), self.grid.count)
         if self.grid.count == 1:
             return self._newest(found, int(moments[0]), timestamps=timestamps)
-        rows = []
-        for one in found:
+        made = Vector.unfilled(found, self.grid.count)
+        for row, one in enumerate(found):
             places = np.searchsorted(one.times, moments, side="right") - 1
             clipped = np.maximum(places, 0)
             age = moments - one.times[clipped]
             fresh = age <= lookback if self._closed else age < lookback
-            present = (places >= 0) & fresh & ~stale_flags(one.values)[clipped]
-            values = one.times[clipped] / 1000.0 if timestamps else one.values[clipped]
-            rows.append((one.labels, values, present))
-        return Vector.of(rows, self.grid.count)
+            made.present[row] = (places >= 0) & fresh & ~stale_flags(one.values)[clipped]
+            made.values[row] = one.times[clipped] / 1000.0 if timestamps else one.values[clipped]
+        return made.without_absent_rows()
 
     def _newest(self, found: Sequence[StoredSeries], moment: int, *, timestamps: bool) -> Vector:
         """`_selected` at a single moment: nothing that was found is later, so that the last sample decides."""
@@ -155,10 +154,18 @@ class Evaluator:
         return Vector.column(named, values)
 
     def windows(self, node: Range | Subquery) -> Iterator[Window]:
-        """Every series of a range with the places of each step's samples: one after the other, for places take more than the values in them."""
-        offset = node.selector.offset if isinstance(node, Range) else node.offset
+        """Every series of a range with the places of each step's samples."""
+        return self._windows(node, self._ranged(node))
+
+    def _ranged(self, node: Range | Subquery) -> list[StoredSeries]:
+        """The series of a range."""
         series = self._series(node.selector, node.window) if isinstance(node, Range) else self._subquery(node)
         self.budget.check_cells(len(series), self.grid.count)
+        return series
+
+    def _windows(self, node: Range | Subquery, series: Sequence[StoredSeries]) -> Iterator[Window]:
+        """One after the other, for places take more than the values in them."""
+        offset = node.selector.offset if isinstance(node, Range) else node.offset
         starts, ends = self._edges(node.window, offset)
         for one in series:
             self.budget.check_time()
@@ -205,7 +212,8 @@ class Evaluator:
         assert isinstance(argument, Range | Subquery)
         if self.grid.count == 1 and node.function != "absent_over_time":
             return self._one_step(node.function, argument)
-        found = self.windows(argument)
+        series = self._ranged(argument)
+        found = self._windows(argument, series)
         if node.function == "absent_over_time":
             there = np.zeros(self.grid.count, dtype=bool)
             for window in found:
@@ -214,18 +222,18 @@ class Evaluator:
         offset = argument.selector.offset if isinstance(argument, Range) else argument.offset
         starts, ends = self._edges(argument.window, offset)
         extrapolating, simple = windows.EXTRAPOLATING.get(node.function), windows.SIMPLE.get(node.function)
-        rows = []
-        for window in found:
+        made = Vector.unfilled(series, self.grid.count)
+        if node.function != "last_over_time":
+            made.labels = [drop_name(own) for own in made.labels]
+        for row, window in enumerate(found):
             if not len(window.times):
-                continue
-            if extrapolating is not None:
-                values, present = extrapolating(window, starts, ends, argument.window / 1000.0, self._closed)
+                made.present[row] = False
+            elif extrapolating is not None:
+                made.values[row], made.present[row] = extrapolating(window, starts, ends, argument.window / 1000.0, self._closed)
             else:
                 assert simple is not None
-                values, present = simple(window)
-            own: Labels = window.labels if node.function == "last_over_time" else drop_name(window.labels)
-            rows.append((own, values, present))
-        return distinct(Vector.of(rows, self.grid.count), together=False)
+                made.values[row], made.present[row] = simple(window)
+        return distinct(made.without_absent_rows(), together=False)
 
     def _one_step(self, name: str, argument: Range | Subquery) -> Vector:
         """A function over a range at a single moment, for which no sample was found that lies outside of the range, but on its far edge."""

@@ -90,13 +90,20 @@ def vectors(operator: str, left: Vector, right: Vector, matching: Matching, retu
     if not pairs:
         return Vector.empty(steps)
     many_rows, one_rows = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    many_values, one_values = many.values[many_rows], one.values[one_rows]
+    (many_values, many_present), (one_values, one_present) = _rows(many, many_rows), _rows(one, one_rows)
     first, second = (one_values, many_values) if matching.many == "right" else (many_values, one_values)
     values, holds = _applied(operator, first, second, returns_bool, first)
-    present = many.present[many_rows] & one.present[one_rows] & holds
+    present = many_present & one_present & holds
     labels = [_result_labels(operator, many.labels[row], one.labels[other], matching, returns_bool) for row, other, _ in pairs]
     _refuse_ambiguous(labels, present, [pair[2] for pair in pairs], matching)
     return distinct(Vector(labels, values, present)).without_absent_rows()
+
+
+def _rows(vector: Vector, rows: list[int]) -> tuple[Floats, Flags]:
+    """Some rows; the vector's own arrays, not copies, where these are all of them in their order, as is usual."""
+    if len(rows) == len(vector.labels) and rows == list(range(len(rows))):
+        return vector.values, vector.present
+    return vector.values[rows], vector.present[rows]
 
 
 def _refuse_several(one: Vector, many: Vector, groups: dict[Labels, list[int]], side: str) -> None:

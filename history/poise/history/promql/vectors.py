@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from poise.history.promql.errors import ExecutionError
 from poise.history.promql.labels import Labels, text
-from poise.history.promql.series import Flags, Floats, Times, at_any
+from poise.history.promql.series import Flags, Floats, StoredSeries, Times, at_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ class Vector:
     def empty(steps: int) -> Vector:
         """No rows."""
         return Vector([], np.empty((0, steps)), np.empty((0, steps), dtype=bool))
+
+    @staticmethod
+    def unfilled(series: Sequence[StoredSeries], steps: int) -> Vector:
+        """A row for each series, in which values and presence are still to be written: rows that are made first take the memory twice."""
+        shape = (len(series), steps)
+        return Vector([one.labels for one in series], np.zeros(shape), np.empty(shape, dtype=bool))
 
     @staticmethod
     def of(rows: Sequence[tuple[Labels, Floats, Flags]], steps: int) -> Vector:

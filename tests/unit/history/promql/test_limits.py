@@ -149,7 +149,7 @@ def test_parts_that_are_needed_at_once_are_bounded_together_with_words_and_nothi
 def test_a_series_too_many_is_refused_before_its_values_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_CELLS", CELLS - 1)
     made: list[int] = []
-    monkeypatch.setattr("poise.history.promql.evaluate.Vector.of", lambda rows, steps: made.append(len(rows)))
+    monkeypatch.setattr("poise.history.promql.evaluate.Vector.unfilled", lambda series, steps: made.append(len(series)))
     for query in ("m", "rate(m[2s])"):
         with pytest.raises(ExecutionError, match=f"has {SERIES} series at {STEPS} steps, more than {CELLS - 1} values"):
             Engine(M).range(query, 0, STEPS - 1, 1)
