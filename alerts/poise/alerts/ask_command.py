@@ -56,7 +56,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="URL[,ca_file=…]",
         help=f"`poise up`, or a Prometheus that evaluates the rules; TLS and login as for --alertmanager (default {DEFAULT_URL})",
     )
-    server.add_argument("--json", action="store_true", help="for machines: a list of rules, described in docs/alerting.md")
+    server.add_argument("--json", action="store_true", help="for machines; docs/alerting.md says what it holds")
     status = actions.add_parser(
         "status",
         parents=[server],
