@@ -37,7 +37,8 @@ def aggregate(node: Aggregation, vector: Vector, parameter: Floats | None) -> Ve
         if len(members) == 1 and node.operator in _ITSELF:
             rows.append((own, vector.values[members[0]], vector.present[members[0]]))
             continue
-        values, present = vector.values[members], vector.present[members]
+        whole = len(members) == len(vector.labels)  # then in their order, and not copied
+        values, present = (vector.values, vector.present) if whole else (vector.values[members], vector.present[members])
         if node.operator == "quantile":
             assert parameter is not None
             result = _quantiles(values, present, parameter)

@@ -108,7 +108,9 @@ class Evaluator:
                 return self._binary(node)
             case Aggregation():
                 parameter = None if node.parameter is None else self.scalar(node.parameter)
-                return aggregations.aggregate(node, self.vector(node.inner), parameter)
+                vector = self.vector(node.inner)
+                self.budget.take_cells(vector.values.size)  # the values of a group are put together anew
+                return aggregations.aggregate(node, vector, parameter)
             case Call():
                 return self._windowed(node) if node.function in RANGE_FUNCTIONS else self._call(node)
         raise ExecutionError(f"{node.text} is no instant vector")
