@@ -180,7 +180,7 @@ class Deployment:
         record = self.record(engine.name)
         if record is None or not record.lives:
             return []
-        stats = processes.all_stats()
+        stats = ownership.belonging(processes.all_stats(), self.layout)  # faults kill them, and anybody can edit a record
         return workers.workers_of(record.pid, engine.tensor_parallel_size, stats, pipeline_parallel_size=engine.pipeline_parallel_size)
 
     # ---------------------------------------------------------------- changing

@@ -87,8 +87,9 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        with contextlib.suppress(OSError):  # flock asks for no rights to write
-            return os.open(path, os.O_RDONLY)
+        for there in (path, path.parent):  # flock asks for no rights to write; where no file can be made, its folder does
+            with contextlib.suppress(OSError):
+                return os.open(there, os.O_RDONLY)
         raise TestbedError(f"{path} cannot be used as a lock: {error.strerror}") from None
 
 

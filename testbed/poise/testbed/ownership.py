@@ -29,8 +29,9 @@ def belonging(stats: Iterable[ProcessStat], layout: StateLayout, keep: Collectio
     """The processes of the deployment in `layout` that live now, whether or not a record names them.
 
     Those with its mark, or with any mark and in its `run` folder (its state directory may have been removed and made anew); those of the
-    sessions of these, and their descendants; and those without a terminal that work in `run` and write to one of its logs, if a record names
-    their session or their environment was wiped. A record by itself is no evidence: anybody can edit one. `keep` are pids never to be named.
+    sessions of these, and their descendants; and those without a terminal that work in `run` of which two more things are true: a record names
+    their session, they write to one of the logs, their environment was wiped. A record alone is no evidence: anybody can edit one. `keep` are
+    pids never to be named.
     """
     living = [stat for stat in stats if stat.lives]
     evidence = _Evidence.of(layout, proc)
@@ -80,9 +81,11 @@ class _Evidence:
         return command[1:4] == ["-m", STARTER, self.records]
 
     def likely(self, stat: ProcessStat) -> bool:
-        if stat.terminal != 0 or not self._works_in_run(stat.pid) or not self._writes_to_log(stat.pid):
+        """It works in `run` without a terminal, and two of three hold: its session is recorded, it writes to a log, it has no environment."""
+        if stat.terminal != 0 or not self._works_in_run(stat.pid):
             return False
-        return stat.session in self.sessions or processes.is_wiped(stat.pid, self.proc)
+        wiped = processes.is_wiped(stat.pid, self.proc)
+        return (stat.session in self.sessions) + self._writes_to_log(stat.pid) + wiped >= 2
 
     def _works_in_run(self, pid: int) -> bool:
         current = processes.working_directory(pid, self.proc)

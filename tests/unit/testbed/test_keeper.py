@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from poise.testbed import processes, records, teardown
+from poise.testbed import deployment, processes, records, teardown
 from poise.testbed.paths import StateLayout
 
 from tests.unit.testbed.deployments import layout_in, ours
@@ -103,3 +104,30 @@ def test_what_a_killed_launcher_and_a_killed_keeper_left_is_found_by_down(tmp_pa
     wait_until(lambda: len(ours(layout)) == 2, "server and child")
     teardown.take_down(layout)
     assert ours(layout) == []
+
+
+def test_a_keeper_that_can_write_nothing_ends_everything_all_the_same(tmp_path: Path) -> None:
+    """As on a full disk: a write beyond the limit raises EFBIG (setrlimit(2))."""
+    layout = layout_in(tmp_path)
+    with launch(layout, "hold") as launcher:
+        wait_until(lambda: len(ours(layout)) == 3, "keeper, server and child")
+        keeper = next(record for record in records.read_all(layout.records) if record.name == "keeper")
+        resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (0, 0))
+        launcher.kill()
+        launcher.wait()
+        wait_until(lambda: ours(layout) == [] and not layout.records.exists(), "nothing of the deployment")
+    assert layout.log("keeper").read_text() == ""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_deployment_that_was_released_has_no_keeper_even_if_it_was_killed(tmp_path: Path, killed: bool) -> None:
+    layout = layout_in(tmp_path)
+    made = deployment.Deployment(layout, os.environ, deployment.start_keeper(layout, os.environ))
+    (keeper,) = records.read_all(layout.records)
+    if killed:
+        processes.send(keeper.identity, signal.SIGKILL)
+        processes.wait_gone([keeper.identity], 30)
+    made.release()
+    assert records.read_all(layout.records) == []
+    assert not keeper.lives
+    teardown.take_down(layout)

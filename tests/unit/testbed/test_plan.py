@@ -61,6 +61,26 @@ def test_without_a_plan_there_is_no_deployment(tmp_path: Path) -> None:
         plan.read(tmp_path / "deployment.json")
 
 
+@pytest.mark.parametrize("text", ["", '{"sha', "[]", "\x00", "[" * 200_000])
+def test_a_damaged_plan_is_told_from_none_and_the_way_out_is_down(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deployment.json").write_text(text)
+    with pytest.raises(TestbedError, match=r"deployment.json cannot be read \(damaged\?\): `poise testbed down`"):
+        plan.read(tmp_path / "deployment.json")
+
+
+def test_a_folder_in_the_place_of_the_plan_is_a_damaged_one(tmp_path: Path) -> None:
+    (tmp_path / "deployment.json").mkdir()
+    with pytest.raises(TestbedError, match=r"deployment.json cannot be read"):
+        plan.read(tmp_path / "deployment.json")
+
+
+def test_a_lost_plan_of_what_is_recorded_is_told_from_none(tmp_path: Path) -> None:
+    (tmp_path / "processes").mkdir()
+    (tmp_path / "processes" / "server.json").touch()
+    with pytest.raises(TestbedError, match=r"deployment.json is gone, but there are records of its processes: `poise testbed down`"):
+        plan.read(tmp_path / "deployment.json")
+
+
 @pytest.mark.parametrize("text", ['{"shape": "tp"}', '{"shape": 1, "build": "cpu", "engines": []}', '{"build": "x"}'])
 def test_a_plan_of_another_version_says_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "deployment.json").write_text(text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from poise.testbed import claim, lock, processes, records, shared_memory, teardo
 from poise.testbed.errors import TestbedError
 from poise.testbed.paths import StateLayout
 
+from tests.needs import needs_namespaces
 from tests.unit.testbed.deployments import layout_in, ours, start, start_family
 from tests.waiting import wait_until
 
@@ -202,3 +206,116 @@ def test_a_process_that_is_started_after_everything_was_taken_down_ends_by_itsel
     with pytest.raises(TestbedError, match="could not be started"):
         start(layout)
     assert ours(layout) == []
+
+
+def test_a_process_that_a_forged_note_names_as_launcher_is_not_signalled(layout: StateLayout) -> None:
+    hold = f"import fcntl, time\nfile = open({str(layout.lock)!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\nprint('locked', flush=True); time.sleep(600)"
+    with subprocess.Popen(["sleep", "600"]) as other, subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        stat = processes.read_stat(other.pid)
+        assert stat is not None
+        note = {"pid": other.pid, "start_ticks": stat.start_ticks, "purpose": "poise testbed up tp"}
+        layout.lock.with_name("lock.holder.json").write_text(json.dumps(note))
+        releasing = threading.Timer(0.5, holder.kill)  # a program that is none of ours is waited for
+        releasing.start()
+        said: list[str] = []
+        teardown.take_down(layout, said.append)
+        releasing.join()
+        assert said == []
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_script_that_takes_down_from_within_the_folder_goes_on(layout: StateLayout) -> None:
+    """It has no terminal, as one that cron started."""
+    record = start(layout)
+    script = f"cd {layout.run} && {sys.executable} -m poise.cli testbed down --state-dir {layout.root}; echo went on $?"
+    done = subprocess.run(
+        ["setsid", "--wait", "bash", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "went on 0")
+    assert not record.lives
+
+
+# Ends a deployment as the file system lets it: nothing can be written (setrlimit(2): a write raises EFBIG, as ENOSPC on a full disk).
+FULL = """
+import pathlib, resource, sys
+from poise.testbed import teardown
+from poise.testbed.paths import StateLayout
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+removed = teardown.take_down(StateLayout(pathlib.Path(sys.argv[1])))
+print(len(removed.pids), *removed.segments)
+"""
+
+
+def test_all_ends_where_nothing_can_be_written_shared_memory_too(layout: StateLayout) -> None:
+    path = Path(f"/dev/shm/psm_full_{os.getpid()}")
+    hold = f"import time\nfile = open({str(path)!r}, 'w+b')\nprint('holding', flush=True); time.sleep(600)"
+    try:
+        start(layout, command=[sys.executable, "-c", hold])
+        wait_until(lambda: "holding" in layout.log("server").read_text(), "the segment")
+        done = subprocess.run([sys.executable, "-c", FULL, str(layout.root)], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.stdout, done.stderr) == (f"1 {path.name}\n", "")
+        assert not path.exists()
+        assert ours(layout) == []
+        assert sorted(entry.name for entry in layout.root.iterdir()) == ["lock", "logs", "poise-testbed.json"]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_part_that_is_killed_where_nothing_can_be_noted_leaves_no_shared_memory(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(f"/dev/shm/psm_part_{os.getpid()}")
+    hold = f"import time\nfile = open({str(path)!r}, 'w+b')\nprint('holding', flush=True); time.sleep(600)"
+    try:
+        start(layout, command=[sys.executable, "-c", hold])
+        wait_until(lambda: "holding" in layout.log("server").read_text(), "the segment")
+        monkeypatch.setattr(shared_memory, "write_json", full)
+        teardown.kill(layout, "server")
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+        teardown.take_down(layout)
+
+
+def full(path: Path, value: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def test_on_a_read_only_disk_all_ends_and_what_stays_is_said(layout: StateLayout) -> None:
+    needs_namespaces()
+    record = start(layout)
+    script = f"mount --bind {layout.root} {layout.root} && mount -o remount,ro,bind {layout.root} && {sys.executable} -m poise.cli testbed down --state-dir {layout.root}"
+    done = subprocess.run(["unshare", "--mount", "bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, record.lives) == (1, False), done.stderr
+    assert "poise: everything has ended, but " in done.stderr
+    assert "could not be removed: Read-only file system" in done.stderr
+    assert teardown.take_down(layout).pids == ()
+    assert not layout.records.exists()
+
+
+def test_a_folder_in_the_place_of_a_file_keeps_nothing_running(layout: StateLayout) -> None:
+    record = start(layout)
+    layout.plan.mkdir()
+    (layout.records / "x.json").mkdir()
+    layout.blackhole("server").touch()
+    with pytest.raises(TestbedError, match=r"everything has ended, but .*deployment.json could not be removed: Is a directory"):
+        teardown.take_down(layout)
+    assert not record.lives
+    assert not layout.records.exists()
+    assert not layout.blackhole("server").exists()
+    layout.plan.rmdir()
+    teardown.take_down(layout)
+
+
+def test_a_noted_file_that_is_called_otherwise_than_vllms_stays(layout: StateLayout) -> None:
+    path = Path(f"/dev/shm/important_{os.getpid()}")
+    path.touch()
+    try:
+        shared_memory.note(layout.shared_memory, {shared_memory.Segment(path.name, path.stat().st_ino)})
+        assert teardown.take_down(layout).segments == ()
+        assert path.exists()
+    finally:
+        path.unlink()

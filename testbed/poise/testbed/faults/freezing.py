@@ -14,7 +14,7 @@ from pathlib import Path
 
 from poise.testbed import ownership, processes
 from poise.testbed.deployment import Deployment
-from poise.testbed.processes import ProcessIdentity
+from poise.testbed.processes import ProcessIdentity, ProcessStat
 
 PROGRAM = "brake"
 # Short against everything that anybody waits for: a request of a client, a poll of the exporter, a health check of the router.
@@ -29,10 +29,15 @@ def computing(deployment: Deployment, engine: str) -> list[ProcessIdentity]:
     if workers:
         return workers
     record = deployment.record(engine)
-    below = [] if record is None or not record.lives else processes.descendants(record.pid, processes.all_stats())
+    below = [] if record is None or not record.lives else _ours_below(deployment, record.pid)
     return [
         ProcessIdentity(stat.pid, stat.start_ticks) for stat in below if " ".join(processes.command_line(stat.pid)).startswith(CORE_TITLE)
     ]
+
+
+def _ours_below(deployment: Deployment, pid: int) -> list[ProcessStat]:
+    """Descendants of a process, unless somebody edited its record and they are not ours to stop."""
+    return processes.descendants(pid, ownership.belonging(processes.all_stats(), deployment.layout))
 
 
 def stop(deployment: Deployment, engine: str) -> int:
