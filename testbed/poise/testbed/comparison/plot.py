@@ -136,13 +136,16 @@ def _ranges(axis: Any, title: str, short: str, name: str, rows: Sequence[Row]) -
     for share, (mark, colour) in marks.items():
         points = [(place, row.latency[(name, share)].mean * scale) for place, row in enumerate(rows) if (name, share) in row.latency]
         if points:
-            # A latency near 0 lies on the axis and is to be seen whole.
-            style = {"marker": mark, "color": colour, "edgecolor": INK, "linewidth": 0.5, "clip_on": False}
-            axis.scatter(*zip(*points, strict=True), **style, s=42, label=share, zorder=3)
+            axis.scatter(*zip(*points, strict=True), **_mark(mark, colour), s=42, label=share)
     _shapes(axis, rows, f"{title} (p50, p95, p99)", f"{short}, {unit}")
     axis.set_ylim(0, top * 1.25 or 1)
     if top:
         axis.legend(loc="upper left", ncols=3)
+
+
+def _mark(mark: str, colour: str) -> dict[str, Any]:
+    """What is near 0 lies on the axis, and is to be seen whole."""
+    return {"marker": mark, "color": colour, "edgecolor": INK, "linewidth": 0.5, "clip_on": False, "zorder": 3}
 
 
 def _cards(axis: Any, rows: Sequence[Row]) -> None:
@@ -156,7 +159,7 @@ def _cards(axis: Any, rows: Sequence[Row]) -> None:
                 if card.role == role and card.utilization is not None:
                     points.append((place + shift, card.utilization * 100))
         if points:
-            axis.scatter(*zip(*points, strict=True), marker=mark, color=colour, edgecolor=INK, linewidth=0.5, s=46, label=role, zorder=2)
+            axis.scatter(*zip(*points, strict=True), **_mark(mark, colour), s=46, label=role)
     _shapes(axis, rows, "Utilization of each card, by role", "utilization, %")
     axis.set_ylim(0, 118)
     axis.set_yticks(range(0, 101, 25))
