@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,9 @@ START = 1_800_000_000.0
 class Opened:
     """A backend with rules of its own, its clock, and an application over it."""
 
-    def __init__(self, folder: Path, path: Path | None, *, mode: str = "builtin", rules: str = RULES) -> None:
+    def __init__(
+        self, folder: Path, path: Path | None, *, mode: str = "builtin", rules: str = RULES, starts_exporter: bool = False
+    ) -> None:
         self.now = START
         self.rules = folder / "own.yml"
         self.rules.write_text(rules)
@@ -47,6 +50,7 @@ class Opened:
             page="http://page:9748",
             wall_clock=lambda: self.now,
             clock=lambda: self.now - START,
+            starts_exporter=starts_exporter,
         )
 
     def scrape(self, value: float) -> None:
@@ -222,9 +226,9 @@ def test_a_start_that_fails_leaves_no_token_and_names_flag_and_file(tmp_path: Pa
 
     settings = AlertSettings(rules=("none.yml",))
     with pytest.raises(SettingsError, match=r"--rules=none\.yml: cannot be read: No such file"):
-        Backend(HistorySettings(), settings, local=LOCAL, path=None, page="", token=token)
+        Backend(HistorySettings(), settings, local=LOCAL, path=None, page="http://page:9748", token=token)
     with pytest.raises(SettingsError, match="EngineDwn: there is no such alert; did you mean 'EngineDown'"):
-        Backend(HistorySettings(), AlertSettings(without=("EngineDwn",)), local=LOCAL, path=None, page="", token=token)
+        Backend(HistorySettings(), AlertSettings(without=("EngineDwn",)), local=LOCAL, path=None, page="http://page:9748", token=token)
 
 
 def test_every_series_of_evaluator_and_notifier_is_documented(opened: Opened) -> None:
@@ -235,3 +239,98 @@ def test_every_series_of_evaluator_and_notifier_is_documented(opened: Opened) ->
     ours = {name for name in names if name.startswith(("poise_evaluator_", "poise_notifier_"))}
     assert len(ours) == 14
     assert {name for name in ours if f"`{name}`" not in page} == set()
+
+
+class Starting(Opened):
+    """A backend whose exporter is started with it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, None, rules=RULES.replace("temperature > 80", "absent(temperature)"), starts_exporter=True)
+
+    def look(self, scrape: Scrape) -> None:
+        self.backend.take(scrape)
+        assert self.backend._pending is not None
+        self.backend._pending.result(30)
+
+    def hot(self) -> list[str]:
+        return [one["state"] for one in self.client().get("/api/v1/alerts").json()["data"]["alerts"] if one["labels"]["alertname"] == "Hot"]
+
+
+def test_nothing_is_judged_before_an_exporter_that_is_being_started_shows_what_there_is(tmp_path: Path) -> None:
+    made = Starting(tmp_path)
+    evaluator = made.backend.evaluator
+    assert evaluator is not None
+    for second in range(60):
+        made.now += 1
+        found = {series("temperature", {"gpu": "0"}): 50.0} if second >= 28 else {}  # its page comes after 20 s, its engines 8 s later
+        made.look(Scrape(made.now, 0.01, found, error="" if second >= 20 else "connection refused"))
+        made.evaluate()
+        assert (evaluator.counts.evaluations == 0) or second >= 30
+    assert evaluator.counts.evaluations > 0
+    assert made.hot() == []
+    made.backend.close()
+
+
+def test_an_exporter_that_never_answers_holds_up_the_rules_for_its_time_only(tmp_path: Path) -> None:
+    made = Starting(tmp_path)
+    for _ in range(75):
+        made.now += 1
+        made.look(Scrape(made.now, 0.01, error="connection refused"))
+        made.evaluate()
+    assert made.hot() == ["firing"]
+    made.backend.close()
+
+
+def test_what_this_process_lacks_is_no_scrape_of_its_exporter(opened: Opened) -> None:
+    opened.now += 5
+    opened.scrape(90.0)
+    opened.now += 5
+    opened.backend.take(Scrape(opened.now, 0.01, error="no descriptors", ours=True))
+    (status,) = opened.backend.status()
+    assert (status.health, status.failures, status.not_kept, status.known_at) == ("unknown", 0, 1, opened.now - 5)
+    found = opened.client().get("/api/v1/query", params={"query": "temperature"}).json()["data"]["result"]
+    assert [one["value"][1] for one in found] == ["90"], "it is not stale"
+
+
+def test_a_store_that_fails_costs_the_scrape_and_is_told(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opened.backend.store, "append", broken)
+        opened.backend.take(Scrape(opened.now, 0.01, {}))
+        assert opened.backend._pending is not None
+        assert isinstance(opened.backend._pending.exception(30), KeyError)
+    opened.now += 5
+    opened.scrape(50.0)
+    assert "could not be kept" in caplog.text
+    (status,) = opened.backend.status()
+    assert (status.successes, status.not_kept) == (2, 1)
+
+
+def test_it_ends_without_a_new_thread_and_each_step_of_the_end_is_taken(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def no_thread(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    async def broken() -> None:
+        ended.append("querier")
+        raise RuntimeError("broken")
+
+    async def main() -> None:
+        monkeypatch.setattr(opened.backend.querier, "close", broken)
+        monkeypatch.setattr(opened.backend, "close", lambda: ended.append("files"))
+        task = asyncio.create_task(opened.backend.run())
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(threading, "_start_new_thread", no_thread)
+        task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert isinstance(task.exception(), RuntimeError)
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    assert ended == ["querier", "files"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "poise-evaluator"]

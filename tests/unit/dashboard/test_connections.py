@@ -151,3 +151,19 @@ def test_that_nothing_can_be_accepted_is_said_once_a_minute(caplog: pytest.LogCa
     handler(loop, {"message": "another fault"})
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
     loop.close()
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "targets", "wanted"),
+    [
+        (1024, 3, (256, 64)),
+        (-1, 3, (256, 64)),
+        (256, 10, (172, 42)),
+        (64, 1, (25, 6)),
+        (40, 30, (8, 4)),
+    ],
+)
+def test_clients_get_the_descriptors_that_scrapes_do_not_need(descriptors: int, targets: int, wanted: tuple[int, int]) -> None:
+    assert connections.bounds(descriptors, targets) == wanted
+    assert BoundedConnection.at_most(7).most == 7
+    assert BoundedConnection.most == connections.MOST_CONNECTIONS

@@ -197,3 +197,24 @@ def test_a_wish_to_read_again_reaches_the_child_and_never_ends_one_that_does_not
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_a_child_for_which_there_is_no_thread_is_tried_again_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[ExporterStatus] = []
+
+    async def tell(status: ExporterStatus) -> None:
+        told.append(status)
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+        process = ExporterProcess([sys.executable], tell=tell, clock=time.monotonic, first_delay=0.01)
+        task = asyncio.create_task(process.run())
+        await until(lambda: any(status.restarts == 2 for status in told))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert "it cannot be started: this process can start no thread" in told[0].notice

@@ -6,10 +6,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from poise.dashboard.live import Live
 from poise.dashboard.observation import ExporterMode, ExporterStatus
 from poise.dashboard.progress import ProgressFile
 from poise.history.fetch import FetchError
+from poise.history.scrape import Scrape
 
 from tests.node_scenes import FakeExporter, one_visible
 
@@ -122,3 +124,28 @@ def test_closing_ends_all_who_wait() -> None:
             await asyncio.gather(*readers)
 
     asyncio.run(run())
+
+
+def test_whatever_goes_wrong_around_a_look_the_next_one_comes_and_it_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.dashboard.live.RETRY", 0.01)
+    exporter = FakeExporter(one_visible())
+    kept: list[Scrape] = []
+
+    def keep(scrape: Scrape) -> None:
+        kept.append(scrape)
+        if len(kept) < 4:
+            raise MemoryError
+
+    async def scenario() -> None:
+        live = Live("http://127.0.0.1:9", fetch=exporter, wall_clock=exporter.clock, clock=exporter.clock, keep=keep)
+        running = asyncio.create_task(live.run())
+        async with asyncio.timeout(20):
+            while len(kept) < 4:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(scenario())
+    assert caplog.text.count("the exporter could not be looked at") == 1
