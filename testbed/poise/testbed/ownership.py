@@ -4,7 +4,7 @@ Owns what counts as evidence: the mark that whatever the testbed starts carries 
 ends nothing.
 
 /proc/PID/environ is what a process cannot get by chance: children inherit it, and only descendants of what we started have it. But vLLM's
-engine core and workers retitle themselves (setproctitle 1.3.8), which overwrites it with NULs. For them session and parent speak: the starter
+engine core and workers retitle themselves (setproctitle 1.3.8), which overwrites it with NULs, wholly or from its beginning. For them session and parent speak: the starter
 gives everything that it starts a session of its own, which nobody else can join; and, when all that carried the mark is gone, working
 directory and log together.
 """

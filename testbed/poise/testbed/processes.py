@@ -120,8 +120,9 @@ def environment_entry(pid: int, name: str, proc: Path = PROC) -> str | None:
 
 
 def is_wiped(pid: int, proc: Path = PROC) -> bool:
-    """Whether the process has overwritten its environment (setproctitle); also while it turns into another program."""
-    return b"=" not in _raw_environment(pid, proc)
+    """Whether the process has overwritten its environment, from its beginning on (setproctitle 1.3.8: up to the first variable that was changed
+    since its start); also while it turns into another program."""
+    return b"=" not in _raw_environment(pid, proc).partition(b"\0")[0]
 
 
 def _raw_environment(pid: int, proc: Path) -> bytes:

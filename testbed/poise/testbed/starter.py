@@ -57,7 +57,9 @@ def _become(folder: Path, description: dict[str, object], deployment: str, log: 
     identity = own_identity()
     record = {**description, "pid": identity.pid, "start_ticks": identity.start_ticks, "started": time.time(), "boot": boot_id() or ""}
     write_json(folder / f"{description['name']}.json", record)
-    os.execvpe(command[0], command, {**os.environ, MARK: deployment})  # noqa: S606 - exec without a shell is the purpose of this file
+    # Last, where it often outlives a new title: vLLM changes variables before it retitles its workers.
+    environ = {name: value for name, value in os.environ.items() if name != MARK} | {MARK: deployment}
+    os.execvpe(command[0], command, environ)  # noqa: S606 - exec without a shell is the purpose of this file
 
 
 if __name__ == "__main__":
