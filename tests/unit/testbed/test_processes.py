@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from poise.testbed import processes
@@ -73,3 +74,28 @@ def test_the_environment_and_command_line_of_a_gone_process_are_empty() -> None:
     assert processes.command_line(2**22 + 1) == []
     assert processes.environment(2**22 + 1) == {}
     assert processes.working_directory(2**22 + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "wiped", "value"),
+    [
+        (b"A=1\0MARK=x=y\0", False, "x=y"),
+        (b"", True, None),
+        (b"\0" * 64, True, None),
+        (b"\0" * 64 + b"PATH=/bin\0MARK=x\0", True, "x"),
+        (b"le of 24 letters\0\0MARKED=x\0", True, None),
+    ],
+    ids=["whole", "gone or changing", "overwritten", "overwritten to the first changed variable", "by a long title"],
+)
+def test_an_environment_that_a_title_overwrote_is_told_from_a_whole_one(tmp_path: Path, raw: bytes, wiped: bool, value: str | None) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "environ").write_bytes(raw)
+    assert processes.is_wiped(7, tmp_path) == wiped
+    assert processes.environment_entry(7, "MARK", tmp_path) == value
+
+
+def test_ancestors_go_up_to_init_and_stop_at_a_parent_that_cannot_be_seen() -> None:
+    stats = [ProcessStat(pid, "S", parent, pid, pid, 0, 1) for pid, parent in ((1, 0), (5, 1), (9, 5), (12, 0))]
+    assert processes.ancestors(9, stats) == [5, 1]
+    assert processes.ancestors(12, stats) == []
+    assert processes.all_below([5, 12], stats) == {9}
