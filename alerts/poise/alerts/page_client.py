@@ -57,7 +57,7 @@ class PageClient:
         try:
             answer = await self._fetcher.exchange(f"{self.url}{path}", request, timeout=_TIMEOUT, limit=_MOST_BYTES)
         except FetchError as error:
-            raise AskError(f"{self.url}: {error}; {rules_api.IS_IT_RUNNING}") from None
+            raise AskError(f"{self.url}: {rules_api.unanswered(error)}") from None
         try:
             document = json.loads(answer.body)
         except (ValueError, RecursionError):

@@ -15,8 +15,6 @@ from poise.history.fetch import Fetcher, FetchError, Request
 
 #: Bytes of an answer: a thousand alerts with their annotations.
 ANSWER_LIMIT = 32_000_000
-#: What to look at where nobody answers.
-IS_IT_RUNNING = "start `poise up`, or name the one that runs with --url"
 #: States of an alert; Prometheus lists no inactive one, others do. One of another word would be counted nowhere.
 _ALERT_STATES = ("firing", "pending", "inactive")
 #: Characters of a value in a message.
@@ -104,7 +102,7 @@ async def rules(url: str, fetcher: Fetcher, *, timeout: float = 10.0) -> list[Te
             f"{base}/api/v1/rules", Request(headers={"Accept": "application/json"}), timeout=timeout, limit=ANSWER_LIMIT
         )
     except FetchError as error:
-        raise RulesError(f"{base}: {error}; {IS_IT_RUNNING}") from None
+        raise RulesError(f"{base}: {unanswered(error)}") from None
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -113,6 +111,11 @@ async def rules(url: str, fetcher: Fetcher, *, timeout: float = 10.0) -> list[Te
         return read(document)
     except ValueError as error:
         raise _no_api(base, str(error)) from None
+
+
+def unanswered(error: FetchError) -> str:
+    """Why there is no answer, with the way out where nothing listens."""
+    return f"{error}; start `poise up`, or name the one that runs with --url" if error.refused else str(error)
 
 
 def _no_api(base: str, why: str) -> RulesError:
