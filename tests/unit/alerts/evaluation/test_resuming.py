@@ -172,9 +172,9 @@ def test_an_alert_over_what_another_group_records_lives_over_a_start(tmp_path: P
         f"{{name: {recorder}, interval: 15s, rules: [{{record: 'a:boom', expr: boom}}]}}]"
     )
     world = World(tmp_path, text)
-    for _ in range(3):
+    for _ in range(7):  # at each place in the interval
         world.run(60)
-        world.restart(after=3)
+        world.restart(after=2)
     world.run(60)
     assert [change.after for change in world.told] == [State.FIRING]
     world.now += 1200
