@@ -76,16 +76,25 @@ def test_other_threads_may_clean_up_too() -> None:
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
 def test_what_is_deferred_is_raised_behind_the_body_and_cleaning_up_within_it_is_done_first(number: signal.Signals) -> None:
     done = []
-    with interrupts.as_exceptions():
-        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+
+    def signalled_while_deferred() -> None:
+        with interrupts.deferred():
             signal.raise_signal(number)
             with interrupts.held_off():
                 signal.raise_signal(number)
                 done.append("cleaned up")
             done.append("behind it")
+
+    def failing_while_deferred() -> None:
+        with interrupts.deferred():
+            signal.raise_signal(number)
+            raise ValueError("the body's own error counts")
+
+    with interrupts.as_exceptions():
+        with pytest.raises(KeyboardInterrupt):
+            signalled_while_deferred()
         assert done == ["cleaned up", "behind it"]
         with interrupts.deferred():
             done.append("quiet")
-        with pytest.raises(ValueError, match="the body's own error counts"), interrupts.deferred():
-            signal.raise_signal(number)
-            raise ValueError("the body's own error counts")
+        with pytest.raises(ValueError, match="the body's own error counts"):
+            failing_while_deferred()
