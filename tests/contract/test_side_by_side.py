@@ -105,6 +105,8 @@ def test_the_same_alerts_fire_and_end_on_both_sides_at_nearly_the_same_time(side
     lost.gauge(m.GPU_UP, 0, gpu="1", uuid="GPU-1")
     lost.gauge(m.NODE_GPUS_VISIBLE, 1)
     sides.until(lambda firing: firing >= WANTED, "the alerts of the faults")
+    long_enough = time.monotonic() + SHORT  # to be looked for on the other side
+    sides.until(lambda firing: firing >= WANTED and time.monotonic() >= long_enough, "the alerts go on while the faults do")
 
     restart_with_both_cards(one_card_page, "qwen", "chat")
     restart_with_both_cards(one_visible_page, "sim:8000", "sim:8000")
