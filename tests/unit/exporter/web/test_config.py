@@ -153,7 +153,7 @@ def test_a_secret_in_the_place_of_a_key_is_not_repeated() -> None:
 
 def test_without_bcrypt_users_are_refused_and_the_rest_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bcrypt", None)
-    with pytest.raises(ValueError, match=r"basic_auth_users needs bcrypt.*poise\[web-config\]"):
+    with pytest.raises(ValueError, match=r"basic_auth_users needs bcrypt.*'\.\[web-config\]'"):
         parse(f"basic_auth_users: {{alice: {HASH}}}\n", FOLDER)
     assert parse(TLS, FOLDER).tls is not None
 
