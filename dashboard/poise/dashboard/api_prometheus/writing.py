@@ -88,13 +88,16 @@ def _typed(kind: str, rows: Iterable[str]) -> str:
 
 
 def _points(one: Samples, stamps: dict[int, str]) -> str:
-    written = []
-    for at, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
-        stamp = stamps.get(at)
-        if stamp is None:
-            stamp = stamps[at] = seconds(at)
-        written.append(f'[{stamp},"{number(value)}"]')
-    return ",".join(written)
+    times = one.times.tolist()
+    for at in times:
+        if at not in stamps:
+            stamps[at] = seconds(at)
+    # As `number` says; its usual way is written out here, for an answer has thousands.
+    texts = [
+        number(value) if "e" in (text := repr(value)) or "n" in text else text[:-2] if text.endswith(".0") else text
+        for value in one.values.tolist()
+    ]
+    return ",".join([f'[{stamps[at]},"{text}"]' for at, text in zip(times, texts, strict=True)])
 
 
 def _point(at: int, value: float) -> str:
