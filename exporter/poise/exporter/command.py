@@ -125,7 +125,9 @@ def _read_again(arguments: argparse.Namespace, exporter: Exporter, security: Web
         logger.error("exporter: %s; the settings from before stay in force", error)
         return
     changed = exporter.reload(wanted)
-    logger.info("exporter: settings were read again: %s", f"new {', '.join(changed.taken)}" if changed.taken else "nothing new that can change now")
+    logger.info(
+        "exporter: settings were read again: %s", f"new {', '.join(changed.taken)}" if changed.taken else "nothing new that can change now"
+    )
     if changed.left:
         logger.warning("not in force before a restart: %s", ", ".join(changed.left))
 
