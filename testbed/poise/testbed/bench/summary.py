@@ -49,7 +49,7 @@ def _curve_line(step: Mapping[str, Any]) -> str:
 def _client_lines(client: Mapping[str, Any], slo: Mapping[str, float]) -> list[str]:
     lines = [
         f"requests     {client['completed']} in {client['duration_seconds']:.1f} s, {client['failed']} failed",
-        f"throughput   {client['output_tokens_per_second']:.1f} output tokens/s, {client['total_tokens_per_second']:.1f} tokens/s, "
+        f"throughput   {client['output_tokens_per_second']:.1f} output tokens/s, {client['total_tokens_per_second']:.1f} tokens/s with the prompts, "
         f"{client['requests_per_second']:.2f} requests/s",
     ]
     if "goodput" in client:

@@ -14,7 +14,7 @@ def test_a_summary_says_what_was_sent_what_came_and_what_the_cards_did() -> None
     assert lines[0] == "chat on tp (tiny-qwen2, 2 GPUs): 8 clients"
     assert lines[1] == "note         simulated cards and a tiny model on CPUs: the figures show shape, not speed"
     assert "requests     64 in 19.6 s, 0 failed" in lines
-    assert "throughput   163.9 output tokens/s, 472.8 tokens/s, 3.26 requests/s" in lines
+    assert "throughput   163.9 output tokens/s, 472.8 tokens/s with the prompts, 3.26 requests/s" in lines
     assert "TTFT         mean 211.3 ms, p50 144.7 ms, p90 586.1 ms, p95 699.2 ms, p99 700.8 ms" in lines
     assert any(line.startswith("GPU 1 ") and line.endswith(": server TP 1 (mixed)") for line in lines)
     assert "NVLink       9089 bytes per token" in lines
