@@ -29,8 +29,8 @@ from tests.vllm.watching import SATURATING_CLIENTS
 PAGE, SOAK_PAGE = Path("docs/testbed.md"), Path("docs/soak.md")
 #: Rules' times shortened so far that ten minutes become thirty seconds, which hold many polls of an engine.
 FACTOR = 1 / 20
-#: For all faults of both shapes. A fault of which something does not come waits for its share of what is left.
-BUDGET_SECONDS = 2300.0
+#: For all faults of both shapes: two minutes for each, which alerts with a window and a wait take at a twentieth. A fault of which something does not come waits for its share of what is left.
+BUDGET_SECONDS = 4300.0
 #: What a fault takes beside that waiting: calm before it, restarts, undoing.
 BESIDE_SECONDS = 45.0
 LEAST_SECONDS, MOST_SECONDS = 30.0, 120.0
