@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from poise.exporter import metrics as m
 from poise.exporter.metrics import Metric
+
+from tests.http_handler import answering
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -163,12 +165,5 @@ def served(page: ContractPage) -> Iterator[ContractPage]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: every scrape would be a line."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        page.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield page
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as page.port:
+        yield page

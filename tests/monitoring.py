@@ -21,7 +21,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from poise.alerts.durations import format_duration
 from poise.alerts.rules import RuleFile, load, render
 from poise.alerts.scale import scale_file
 
+from tests.http_handler import answering
 from tests.needs import needs
 
 #: Seconds that a program may take until it answers, on a machine that is out of breath; it takes half a second.
@@ -123,15 +124,8 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the Watchdog comes every second."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        receiver.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as receiver.port:
+        yield receiver
 
 
 # ---------------------------------------------------------------------------------------------------------------- programs

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import yaml
@@ -21,6 +21,7 @@ from poise.history.scraping import ScrapePool
 from poise.history.store.store import Store
 from poise.history.targets import parse_target
 
+from tests.http_handler import answering
 from tests.monitoring import free_port, started
 from tests.needs import needs
 from tests.waiting import wait_until
@@ -62,15 +63,8 @@ def serving() -> Iterator[Page]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        page.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield page
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as page.port:
+        yield page
 
 
 @contextmanager

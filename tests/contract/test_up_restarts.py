@@ -14,14 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from tests import poise_up
+from tests.http_handler import answering
 from tests.monitoring import Receiver, Server, alertmanager, receiving
 from tests.needs import needs
 from tests.poise_up import get, up
@@ -75,15 +76,8 @@ def serving() -> Iterator[Page]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        page.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield page
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as page.port:
+        yield page
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,8 @@ def _words(folder: Path, targets: list[tuple[str, str]], interval: str, timeout:
     return ("--config", str(folder / "poise.toml"), "--no-exporter", "--exporter", nobody)
 
 
-def wait_for(condition: object, what: str) -> None:
-    poise_up.wait_for(condition, what, PATIENCE)  # type: ignore[arg-type]  # a callable
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    poise_up.wait_for(condition, what, PATIENCE)
 
 
 def evaluations(url: str) -> float:

@@ -73,7 +73,7 @@ def _check_versions(runs: Sequence[Run]) -> None:
     for name in (*DISTRIBUTIONS, "driver"):
         users = [content for content in runs if name not in _USERS or _USERS[name](content)]
         for content in users:
-            _same(users[0], content, f"version of {name}", lambda entry, name=name: entry["versions"].get(name))  # type: ignore[misc]  # bound at once
+            _same(users[0], content, f"version of {name}", _version_of(name))
 
 
 def _check_repetitions(runs: Sequence[Run], rows: Mapping[str, Sequence[Run]]) -> None:
@@ -111,11 +111,16 @@ def _same_servers(first: Run, other: Run) -> None:
     for place, engine in enumerate(first["deployment"]["engines"]):
         for key in _SERVER_KEYS:
             what = f"{key} of server {visible(engine['name'])}"
-            _same(first, other, what, lambda entry, place=place, key=key: entry["deployment"]["engines"][place][key])  # type: ignore[misc]  # bound at once
+            _same(first, other, what, _value_of("deployment", "engines", place, key))
 
 
-def _value_of(*keys: str) -> Callable[[Run], object]:
-    """What gives the value below these keys."""
+def _version_of(distribution: str) -> Callable[[Run], object]:
+    """What gives the version of a distribution, None where it is not known."""
+    return lambda content: content["versions"].get(distribution)
+
+
+def _value_of(*keys: str | int) -> Callable[[Run], object]:
+    """What gives the value below these keys and places."""
 
     def value(content: Run) -> object:
         found: Any = content
